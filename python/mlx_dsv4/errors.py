@@ -1,0 +1,63 @@
+"""What can go wrong, as types: each message names the thing, what was expected and what came."""
+
+from collections.abc import Sequence
+
+
+class Dsv4Error(Exception):
+    """Root of every error this package raises on purpose."""
+
+
+class FileFormatError(Dsv4Error, ValueError):
+    """The bytes of a file are not what its format says they must be."""
+
+
+class UnsupportedModelError(Dsv4Error, ValueError):
+    """A well-formed file of a model, checkpoint or block format that is not run here."""
+
+
+class ConfigError(Dsv4Error, ValueError):
+    """A number of the model is missing, of the wrong type, or out of its range."""
+
+
+class TensorError(Dsv4Error, ValueError):
+    """The tensors of a file are not those of its configuration.
+
+    Args:
+        message: The whole report, ready to print.
+        missing: Names the configuration needs and the file lacks.
+        wrong: Names present with another shape or type than needed.
+        unmatched: Names present that the model has no place for.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        missing: Sequence[str] = (),
+        wrong: Sequence[str] = (),
+        unmatched: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
+        self.wrong = tuple(wrong)
+        self.unmatched = tuple(unmatched)
+
+
+class TokenizerError(Dsv4Error, ValueError):
+    """The vocabulary of a file does not make a tokenizer."""
+
+
+class PromptError(Dsv4Error, ValueError):
+    """A prompt is empty, longer than the context, or holds an id outside the vocabulary."""
+
+
+class PlanError(Dsv4Error, ValueError):
+    """No cache can be planned for these numbers."""
+
+
+class CacheStateError(Dsv4Error, RuntimeError):
+    """A cache is poisoned, or was asked for a step that does not start at its cursor."""
+
+
+class AllocationError(Dsv4Error, MemoryError):
+    """The planned buffers do not fit in the memory of this machine."""
