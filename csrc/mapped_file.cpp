@@ -1,0 +1,105 @@
+#include "mapped_file.h"
+
+#include <fcntl.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "check.h"
+#include "mlx/allocator.h"
+
+namespace mlx_dsv4 {
+namespace {
+
+// MLX's CPU allocator keeps a buffer's size in the word before its data.
+constexpr size_t kCpuHeader = sizeof(size_t);
+
+std::system_error file_error(const std::string& path) {
+  return std::system_error(errno, std::generic_category(), path);
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) {
+    throw file_error(path);
+  }
+  struct stat info{};
+  void* data = MAP_FAILED;
+  if (fstat(file, &info) == 0 && info.st_size > 0) {
+    data = mmap(nullptr, info.st_size, PROT_READ, MAP_SHARED, file, 0);
+  }
+  const auto error = file_error(path);
+  close(file);
+  if (data == MAP_FAILED) {
+    throw error;
+  }
+  data_ = static_cast<char*>(data);
+  size_ = static_cast<size_t>(info.st_size);
+}
+
+MappedFile::~MappedFile() { munmap(data_, size_); }
+
+mx::array MappedFile::view(size_t offset, const mx::Shape& shape) {
+  size_t n_bytes = 1;
+  for (const auto dim : shape) {
+    n_bytes *= static_cast<size_t>(dim);
+  }
+  if (offset < kCpuHeader || offset > size_ || n_bytes > size_ - offset) {
+    reject(
+        "MappedFile.view",
+        "bytes must lie in ",
+        kCpuHeader,
+        "..",
+        size_,
+        " of ",
+        path_,
+        "; got ",
+        offset,
+        "..",
+        offset + n_bytes);
+  }
+  char* data = data_ + offset;
+  auto self = shared_from_this();
+  if (!mx::metal::is_available()) {
+    mx::allocator::Buffer buffer(data - kCpuHeader);
+    return mx::array(
+        mx::allocator::Data(buffer, [self](mx::allocator::Buffer) {}), shape, mx::uint8);
+  }
+  // Metal adopts whole pages.
+  const size_t shift =
+      reinterpret_cast<uintptr_t>(data) % static_cast<size_t>(getpagesize());
+  const auto buffer = mx::allocator::make_buffer(data - shift, n_bytes + shift);
+  if (buffer.ptr() == nullptr) {
+    throw std::runtime_error(
+        "[MappedFile.view] Metal cannot adopt the pages of " + path_);
+  }
+  auto release = [self](mx::allocator::Buffer used) { mx::allocator::release(used); };
+  mx::array out(mx::allocator::Data(buffer, release), shape, mx::uint8);
+  out.copy_shared_buffer(
+      out, out.strides(), out.flags(), out.size(), static_cast<int64_t>(shift));
+  return out;
+}
+
+void bind_mapped_file(nb::module_& m) {
+  nb::class_<MappedFile>(m, "MappedFile")
+      .def(
+          nb::new_(
+              [](const std::string& path) { return std::make_shared<MappedFile>(path); }),
+          "path"_a)
+      .def_prop_ro("size", &MappedFile::size)
+      .def(
+          "view",
+          [](MappedFile& file, size_t offset, const std::vector<int>& shape) {
+            return file.view(offset, mx::Shape(shape.begin(), shape.end()));
+          },
+          "offset"_a,
+          "shape"_a);
+}
+
+}  // namespace mlx_dsv4

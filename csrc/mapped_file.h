@@ -1,0 +1,34 @@
+// A file mapped into memory, and MLX arrays that read it in place.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "bind.h"
+#include "mlx/mlx.h"
+
+namespace mlx_dsv4 {
+namespace mx = mlx::core;
+
+// Read-only mapping of a whole file. Arrays made from it keep it alive.
+class MappedFile : public std::enable_shared_from_this<MappedFile> {
+ public:
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  size_t size() const { return size_; }
+
+  // The bytes from `offset` on as a uint8 array that copies nothing.
+  mx::array view(size_t offset, const mx::Shape& shape);
+
+ private:
+  std::string path_;
+  char* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+void bind_mapped_file(nb::module_& m);
+
+}  // namespace mlx_dsv4

@@ -1,0 +1,52 @@
+// What every primitive of this package shares.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "mlx/allocator.h"
+#include "mlx/backend/cpu/encoder.h"
+#include "mlx/primitives.h"
+
+namespace mlx_dsv4 {
+
+// A primitive whose only state is the params struct of its launch contract.
+template <typename Params>
+class Op : public mx::Primitive {
+ public:
+  Op(mx::Stream stream, const Params& params) : mx::Primitive(stream), params_(params) {}
+
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
+    throw std::runtime_error(
+        std::string("[") + name() +
+        "] has no GPU kernel in this build; evaluate it on the CPU (stream=mx.cpu).");
+  }
+
+  bool is_equivalent(const mx::Primitive& other) const override {
+    return std::memcmp(
+               &params_, &static_cast<const Op&>(other).params_, sizeof(Params)) == 0;
+  }
+
+ protected:
+  Params params_;
+};
+
+inline void allocate(mx::array& out) {
+  out.set_data(mx::allocator::malloc(out.nbytes()));
+}
+
+// Runs `work` after everything already queued on the stream; data pointers are valid only there.
+template <typename Work>
+void dispatch_cpu(mx::Stream stream, Work work) {
+  mx::cpu::get_command_encoder(stream).dispatch(std::move(work));
+}
+
+inline mx::array dense(const mx::array& a, mx::Stream stream) {
+  return mx::contiguous(a, false, stream);
+}
+
+}  // namespace mlx_dsv4

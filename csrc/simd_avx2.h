@@ -1,0 +1,126 @@
+// Sixteen lanes in two AVX2 registers. simd_scalar.h defines each operation.
+#pragma once
+
+#include <immintrin.h>
+
+namespace mlx_dsv4::DSV4_ISA {
+
+struct F32x16 {
+  __m256 lo, hi;
+};
+struct I32x16 {
+  __m256i lo, hi;
+};
+
+namespace simd {
+
+inline F32x16 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline F32x16 load(const float* p) {
+  return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
+inline void store(float* p, F32x16 x) {
+  _mm256_storeu_ps(p, x.lo);
+  _mm256_storeu_ps(p + 8, x.hi);
+}
+inline F32x16 add(F32x16 a, F32x16 b) {
+  return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
+}
+inline F32x16 sub(F32x16 a, F32x16 b) {
+  return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)};
+}
+inline F32x16 mul(F32x16 a, F32x16 b) {
+  return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
+}
+inline F32x16 div(F32x16 a, F32x16 b) {
+  return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
+}
+inline F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
+  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+inline F32x16 max(F32x16 a, F32x16 b) {
+  return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
+}
+inline F32x16 min(F32x16 a, F32x16 b) {
+  return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
+}
+inline F32x16 sqrt(F32x16 a) { return {_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)}; }
+inline F32x16 select_less(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
+  return {
+      _mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
+      _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
+}
+inline __m128i load_8bytes(const void* p) {
+  return _mm_loadl_epi64(static_cast<const __m128i*>(p));
+}
+inline __m128i load_16bytes(const void* p) {
+  return _mm_loadu_si128(static_cast<const __m128i*>(p));
+}
+inline F32x16 load_i8(const int8_t* p) {
+  return {
+      _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_8bytes(p))),
+      _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_8bytes(p + 8)))};
+}
+inline __m256 widen_bf16(const uint16_t* p) {
+  return _mm256_castsi256_ps(
+      _mm256_slli_epi32(_mm256_cvtepu16_epi32(load_16bytes(p)), 16));
+}
+inline F32x16 load_bf16(const uint16_t* p) { return {widen_bf16(p), widen_bf16(p + 8)}; }
+inline void narrow_bf16(uint16_t* p, __m256 x) {
+  const __m256i raw = _mm256_castps_si256(x);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(raw, 16), _mm256_set1_epi32(1));
+  const __m256i up =
+      _mm256_add_epi32(_mm256_add_epi32(raw, _mm256_set1_epi32(0x7FFF)), odd);
+  const __m256i high = _mm256_blendv_epi8(
+      _mm256_srli_epi32(up, 16),
+      _mm256_set1_epi32(0x7FC0),
+      _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(high, high), 0x08);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
+}
+inline void store_bf16(uint16_t* p, F32x16 x) {
+  narrow_bf16(p, x.lo);
+  narrow_bf16(p + 8, x.hi);
+}
+inline F32x16 load_f16(const uint16_t* p) {
+  return {_mm256_cvtph_ps(load_16bytes(p)), _mm256_cvtph_ps(load_16bytes(p + 8))};
+}
+// permutevar8x32 reads the low three bits of an index; bit 3 picks the half of the table.
+inline __m256 lookup(const float* table, __m256i index) {
+  const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), index);
+  const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), index);
+  return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
+}
+inline F32x16 lookup_low(const float* table, const uint8_t* bytes) {
+  return {
+      lookup(table, _mm256_cvtepu8_epi32(load_8bytes(bytes))),
+      lookup(table, _mm256_cvtepu8_epi32(load_8bytes(bytes + 8)))};
+}
+inline F32x16 lookup_high(const float* table, const uint8_t* bytes) {
+  return {
+      lookup(table, _mm256_srli_epi32(_mm256_cvtepu8_epi32(load_8bytes(bytes)), 4)),
+      lookup(table, _mm256_srli_epi32(_mm256_cvtepu8_epi32(load_8bytes(bytes + 8)), 4))};
+}
+inline I32x16 bits(F32x16 x) {
+  return {_mm256_castps_si256(x.lo), _mm256_castps_si256(x.hi)};
+}
+inline F32x16 from_bits(I32x16 x) {
+  return {_mm256_castsi256_ps(x.lo), _mm256_castsi256_ps(x.hi)};
+}
+inline I32x16 add_int(I32x16 a, I32x16 b) {
+  return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
+}
+inline I32x16 set1_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+template <int kBits>
+inline I32x16 shift_left(I32x16 a) {
+  return {_mm256_slli_epi32(a.lo, kBits), _mm256_slli_epi32(a.hi, kBits)};
+}
+inline float reduce_add(F32x16 x) {
+  const __m256 eight = _mm256_add_ps(x.lo, x.hi);
+  __m128 four =
+      _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+}
+
+}  // namespace simd
+}  // namespace mlx_dsv4::DSV4_ISA

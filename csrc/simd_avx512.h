@@ -1,0 +1,85 @@
+// Sixteen lanes in one AVX-512 register. simd_scalar.h defines each operation.
+#pragma once
+
+#include <immintrin.h>
+
+namespace mlx_dsv4::DSV4_ISA {
+
+struct F32x16 {
+  __m512 v;
+};
+struct I32x16 {
+  __m512i v;
+};
+
+namespace simd {
+
+inline F32x16 set1(float x) { return {_mm512_set1_ps(x)}; }
+inline F32x16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline void store(float* p, F32x16 x) { _mm512_storeu_ps(p, x.v); }
+inline F32x16 add(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline F32x16 sub(F32x16 a, F32x16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline F32x16 mul(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline F32x16 div(F32x16 a, F32x16 b) { return {_mm512_div_ps(a.v, b.v)}; }
+inline F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
+  return {_mm512_fmadd_ps(a.v, b.v, c.v)};
+}
+inline F32x16 max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline F32x16 min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline F32x16 sqrt(F32x16 a) { return {_mm512_sqrt_ps(a.v)}; }
+inline F32x16 select_less(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
+  return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), y.v, x.v)};
+}
+inline F32x16 load_i8(const int8_t* p) {
+  return {_mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
+inline __m256i load_16bit(const uint16_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+inline F32x16 load_bf16(const uint16_t* p) {
+  return {
+      _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_16bit(p)), 16))};
+}
+inline void store_bf16(uint16_t* p, F32x16 x) {
+  const __m512i raw = _mm512_castps_si512(x.v);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(raw, 16), _mm512_set1_epi32(1));
+  const __m512i up =
+      _mm512_add_epi32(_mm512_add_epi32(raw, _mm512_set1_epi32(0x7FFF)), odd);
+  const __m512i high = _mm512_mask_mov_epi32(
+      _mm512_srli_epi32(up, 16),
+      _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q),
+      _mm512_set1_epi32(0x7FC0));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(high));
+}
+inline F32x16 load_f16(const uint16_t* p) { return {_mm512_cvtph_ps(load_16bit(p))}; }
+inline __m512i load_bytes(const uint8_t* p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline F32x16 lookup_low(const float* table, const uint8_t* bytes) {
+  // permutexvar reads only the low four bits of each index.
+  return {_mm512_permutexvar_ps(load_bytes(bytes), _mm512_loadu_ps(table))};
+}
+inline F32x16 lookup_high(const float* table, const uint8_t* bytes) {
+  return {_mm512_permutexvar_ps(
+      _mm512_srli_epi32(load_bytes(bytes), 4), _mm512_loadu_ps(table))};
+}
+inline I32x16 bits(F32x16 x) { return {_mm512_castps_si512(x.v)}; }
+inline F32x16 from_bits(I32x16 x) { return {_mm512_castsi512_ps(x.v)}; }
+inline I32x16 add_int(I32x16 a, I32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline I32x16 set1_int(int32_t x) { return {_mm512_set1_epi32(x)}; }
+template <int kBits>
+inline I32x16 shift_left(I32x16 a) {
+  return {_mm512_slli_epi32(a.v, kBits)};
+}
+inline float reduce_add(F32x16 x) {
+  const __m256 eight =
+      _mm256_add_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1));
+  __m128 four =
+      _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+}
+
+}  // namespace simd
+}  // namespace mlx_dsv4::DSV4_ISA

@@ -1,0 +1,145 @@
+// Sixteen lanes in four NEON registers. simd_scalar.h defines each operation.
+#pragma once
+
+#include <arm_neon.h>
+
+namespace mlx_dsv4::DSV4_ISA {
+
+struct F32x16 {
+  float32x4_t v[4];
+};
+struct I32x16 {
+  int32x4_t v[4];
+};
+
+namespace simd {
+
+template <typename Fn>
+inline F32x16 quads(Fn fn) {
+  return {{fn(0), fn(1), fn(2), fn(3)}};
+}
+
+inline F32x16 set1(float x) {
+  return quads([&](int) { return vdupq_n_f32(x); });
+}
+inline F32x16 load(const float* p) {
+  return quads([&](int i) { return vld1q_f32(p + 4 * i); });
+}
+inline void store(float* p, F32x16 x) {
+  for (int i = 0; i < 4; ++i) {
+    vst1q_f32(p + 4 * i, x.v[i]);
+  }
+}
+inline F32x16 add(F32x16 a, F32x16 b) {
+  return quads([&](int i) { return vaddq_f32(a.v[i], b.v[i]); });
+}
+inline F32x16 sub(F32x16 a, F32x16 b) {
+  return quads([&](int i) { return vsubq_f32(a.v[i], b.v[i]); });
+}
+inline F32x16 mul(F32x16 a, F32x16 b) {
+  return quads([&](int i) { return vmulq_f32(a.v[i], b.v[i]); });
+}
+inline F32x16 div(F32x16 a, F32x16 b) {
+  return quads([&](int i) { return vdivq_f32(a.v[i], b.v[i]); });
+}
+inline F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
+  return quads([&](int i) { return vfmaq_f32(c.v[i], a.v[i], b.v[i]); });
+}
+// Not vmaxq and vminq: those return NaN when either side is one.
+inline F32x16 max(F32x16 a, F32x16 b) {
+  return quads(
+      [&](int i) { return vbslq_f32(vcgtq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]); });
+}
+inline F32x16 min(F32x16 a, F32x16 b) {
+  return quads(
+      [&](int i) { return vbslq_f32(vcltq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]); });
+}
+inline F32x16 sqrt(F32x16 a) {
+  return quads([&](int i) { return vsqrtq_f32(a.v[i]); });
+}
+inline F32x16 select_less(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
+  return quads(
+      [&](int i) { return vbslq_f32(vcltq_f32(a.v[i], b.v[i]), x.v[i], y.v[i]); });
+}
+inline F32x16 load_i8(const int8_t* p) {
+  const int8x16_t raw = vld1q_s8(p);
+  const int16x8_t lo = vmovl_s8(vget_low_s8(raw)), hi = vmovl_s8(vget_high_s8(raw));
+  return {{
+      vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo))),
+      vcvtq_f32_s32(vmovl_s16(vget_high_s16(lo))),
+      vcvtq_f32_s32(vmovl_s16(vget_low_s16(hi))),
+      vcvtq_f32_s32(vmovl_s16(vget_high_s16(hi))),
+  }};
+}
+inline F32x16 load_bf16(const uint16_t* p) {
+  return quads(
+      [&](int i) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16)); });
+}
+inline void store_bf16(uint16_t* p, F32x16 x) {
+  for (int i = 0; i < 4; ++i) {
+    const uint32x4_t raw = vreinterpretq_u32_f32(x.v[i]);
+    const uint32x4_t odd = vandq_u32(vshrq_n_u32(raw, 16), vdupq_n_u32(1));
+    const uint32x4_t up = vaddq_u32(vaddq_u32(raw, vdupq_n_u32(0x7FFF)), odd);
+    const uint32x4_t number = vceqq_f32(x.v[i], x.v[i]);
+    vst1_u16(
+        p + 4 * i,
+        vmovn_u32(vbslq_u32(number, vshrq_n_u32(up, 16), vdupq_n_u32(0x7FC0))));
+  }
+}
+inline F32x16 load_f16(const uint16_t* p) {
+  return quads(
+      [&](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))); });
+}
+inline F32x16 lookup_low(const float* table, const uint8_t* bytes) {
+  float values[16];
+  for (int i = 0; i < 16; ++i) {
+    values[i] = table[bytes[i] & 15];
+  }
+  return load(values);
+}
+inline F32x16 lookup_high(const float* table, const uint8_t* bytes) {
+  float values[16];
+  for (int i = 0; i < 16; ++i) {
+    values[i] = table[bytes[i] >> 4];
+  }
+  return load(values);
+}
+inline I32x16 bits(F32x16 x) {
+  I32x16 r;
+  for (int i = 0; i < 4; ++i) {
+    r.v[i] = vreinterpretq_s32_f32(x.v[i]);
+  }
+  return r;
+}
+inline F32x16 from_bits(I32x16 x) {
+  return quads([&](int i) { return vreinterpretq_f32_s32(x.v[i]); });
+}
+inline I32x16 add_int(I32x16 a, I32x16 b) {
+  for (int i = 0; i < 4; ++i) {
+    a.v[i] = vaddq_s32(a.v[i], b.v[i]);
+  }
+  return a;
+}
+inline I32x16 set1_int(int32_t x) {
+  I32x16 r;
+  for (int i = 0; i < 4; ++i) {
+    r.v[i] = vdupq_n_s32(x);
+  }
+  return r;
+}
+template <int kBits>
+inline I32x16 shift_left(I32x16 a) {
+  for (int i = 0; i < 4; ++i) {
+    a.v[i] = vshlq_n_s32(a.v[i], kBits);
+  }
+  return a;
+}
+inline float reduce_add(F32x16 x) {
+  const float32x4_t four =
+      vaddq_f32(vaddq_f32(x.v[0], x.v[2]), vaddq_f32(x.v[1], x.v[3]));
+  const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+  return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
+}
+
+}  // namespace simd
+}  // namespace mlx_dsv4::DSV4_ISA

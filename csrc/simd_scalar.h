@@ -1,0 +1,135 @@
+// Sixteen lanes without vector instructions; also the definition of every lane operation.
+#pragma once
+
+#include "half.h"
+
+namespace mlx_dsv4::DSV4_ISA {
+
+struct F32x16 {
+  float lane[16];
+};
+struct I32x16 {
+  int32_t lane[16];
+};
+
+namespace simd {
+
+template <typename Fn>
+inline F32x16 each(Fn fn) {
+  F32x16 r;
+  for (int i = 0; i < 16; ++i) {
+    r.lane[i] = fn(i);
+  }
+  return r;
+}
+
+inline F32x16 set1(float x) {
+  return each([&](int) { return x; });
+}
+inline F32x16 load(const float* p) {
+  return each([&](int i) { return p[i]; });
+}
+inline void store(float* p, F32x16 x) { std::memcpy(p, x.lane, sizeof(x)); }
+inline F32x16 add(F32x16 a, F32x16 b) {
+  return each([&](int i) { return a.lane[i] + b.lane[i]; });
+}
+inline F32x16 sub(F32x16 a, F32x16 b) {
+  return each([&](int i) { return a.lane[i] - b.lane[i]; });
+}
+inline F32x16 mul(F32x16 a, F32x16 b) {
+  return each([&](int i) { return a.lane[i] * b.lane[i]; });
+}
+inline F32x16 div(F32x16 a, F32x16 b) {
+  return each([&](int i) { return a.lane[i] / b.lane[i]; });
+}
+// a * b + c with one rounding.
+inline F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
+  return each([&](int i) { return __builtin_fmaf(a.lane[i], b.lane[i], c.lane[i]); });
+}
+// a > b ? a : b, so a NaN in `b` stays and a NaN in `a` gives b.
+inline F32x16 max(F32x16 a, F32x16 b) {
+  return each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
+}
+// a < b ? a : b, so a NaN in `b` stays and a NaN in `a` gives b.
+inline F32x16 min(F32x16 a, F32x16 b) {
+  return each([&](int i) { return a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]; });
+}
+inline F32x16 sqrt(F32x16 a) {
+  return each([&](int i) { return __builtin_sqrtf(a.lane[i]); });
+}
+// a < b ? x : y, lane by lane; false for NaN.
+inline F32x16 select_less(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
+  return each([&](int i) { return a.lane[i] < b.lane[i] ? x.lane[i] : y.lane[i]; });
+}
+inline F32x16 load_i8(const int8_t* p) {
+  return each([&](int i) { return static_cast<float>(p[i]); });
+}
+inline F32x16 load_bf16(const uint16_t* p) {
+  return each([&](int i) {
+    const uint32_t bits = static_cast<uint32_t>(p[i]) << 16;
+    float x;
+    std::memcpy(&x, &bits, 4);
+    return x;
+  });
+}
+// Nearest bfloat16, ties to even; NaN becomes 0x7FC0.
+inline void store_bf16(uint16_t* p, F32x16 x) {
+  for (int i = 0; i < 16; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, &x.lane[i], 4);
+    p[i] = x.lane[i] != x.lane[i] ? 0x7FC0 : (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+  }
+}
+inline F32x16 load_f16(const uint16_t* p) {
+  return each([&](int i) { return f16_to_f32(p[i]); });
+}
+// table[low four bits of bytes[i]] and table[high four bits of bytes[i]].
+inline F32x16 lookup_low(const float* table, const uint8_t* bytes) {
+  return each([&](int i) { return table[bytes[i] & 15]; });
+}
+inline F32x16 lookup_high(const float* table, const uint8_t* bytes) {
+  return each([&](int i) { return table[bytes[i] >> 4]; });
+}
+inline I32x16 bits(F32x16 x) {
+  I32x16 r;
+  std::memcpy(r.lane, x.lane, sizeof(r));
+  return r;
+}
+inline F32x16 from_bits(I32x16 x) {
+  F32x16 r;
+  std::memcpy(r.lane, x.lane, sizeof(r));
+  return r;
+}
+inline I32x16 add_int(I32x16 a, I32x16 b) {
+  for (int i = 0; i < 16; ++i) {
+    a.lane[i] = static_cast<int32_t>(
+        static_cast<uint32_t>(a.lane[i]) + static_cast<uint32_t>(b.lane[i]));
+  }
+  return a;
+}
+inline I32x16 set1_int(int32_t x) {
+  I32x16 r;
+  for (int i = 0; i < 16; ++i) {
+    r.lane[i] = x;
+  }
+  return r;
+}
+template <int kBits>
+inline I32x16 shift_left(I32x16 a) {
+  for (int i = 0; i < 16; ++i) {
+    a.lane[i] = static_cast<int32_t>(static_cast<uint32_t>(a.lane[i]) << kBits);
+  }
+  return a;
+}
+// Lane i + lane i + 8, then + 4, + 2, + 1: the one order in which lanes are summed.
+inline float reduce_add(F32x16 x) {
+  for (int half = 8; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) {
+      x.lane[i] += x.lane[i + half];
+    }
+  }
+  return x.lane[0];
+}
+
+}  // namespace simd
+}  // namespace mlx_dsv4::DSV4_ISA

@@ -1,0 +1,8 @@
+"""The kernels as functions on ``mx.array``: one function, one formula, one reference twin."""
+
+from mlx_dsv4.ops.route import route_hashed, route_scored
+
+__all__ = [
+    "route_hashed",
+    "route_scored",
+]
