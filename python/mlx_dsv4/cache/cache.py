@@ -106,13 +106,10 @@ class Cache:
         """
         self._check_usable()
         if start != self.position:
-            raise CacheStateError(
-                f"a commit must start at the cursor {self.position}; got {start}"
-            )
+            raise CacheStateError(f"a commit must start at the cursor {self.position}; got {start}")
         if n_tokens < 1 or start + n_tokens > self.capacity_tokens:
             raise CacheStateError(
-                f"a commit must end in {start + 1}..{self.capacity_tokens}; "
-                f"got {start + n_tokens}"
+                f"a commit must end in {start + 1}..{self.capacity_tokens}; got {start + n_tokens}"
             )
         self.position += n_tokens
 

@@ -80,7 +80,7 @@ class Model:
             PromptError: no token, or an id outside the vocabulary; nothing has changed.
             CacheStateError: the cache is poisoned or too small; nothing has changed.
         """
-        ids = self._check(tokens)
+        ids = self._ids(tokens)
         with cache.step(len(tokens)) as step, mx.stream(self.device):
             state = self._forward(ids, cache, step)
             mx.eval(state, cache.handles())
@@ -100,7 +100,7 @@ class Model:
         Raises:
             PromptError, CacheStateError: as :meth:`prefill`.
         """
-        ids = token.reshape(1) if isinstance(token, mx.array) else self._check([token])
+        ids = token.reshape(1) if isinstance(token, mx.array) else self._ids([token])
         with cache.step(1) as step, mx.stream(self.device):
             state = self._forward(ids, cache, step)
             mx.async_eval(state, cache.handles())
@@ -126,15 +126,22 @@ class Model:
         """The hidden state ``[1, streams, hidden]`` of the newest token."""
         return state[-1:]
 
-    def _check(self, tokens: Sequence[int]) -> mx.array:
+    def check_tokens(self, tokens: Sequence[int]) -> None:
+        """Refuse what no call can read.
+
+        Raises:
+            PromptError: no token, or an id outside the vocabulary; names the first one.
+        """
         if not len(tokens):
             raise PromptError("at least one token is needed; got none")
         for index, token in enumerate(tokens):
             if not 0 <= token < self.config.vocab:
                 raise PromptError(
-                    f"token ids must be in 0..{self.config.vocab - 1}; "
-                    f"got {token} at index {index}"
+                    f"token ids must be in 0..{self.config.vocab - 1}; got {token} at index {index}"
                 )
+
+    def _ids(self, tokens: Sequence[int]) -> mx.array:
+        self.check_tokens(tokens)
         return mx.array(list(tokens), mx.int32)
 
     def _forward(self, tokens: mx.array, cache: Cache, step: Step) -> mx.array:
