@@ -4,11 +4,9 @@ Exit codes: 0 done, 1 the file, prompt or machine cannot do what was asked, 2 wr
 130 interrupted.
 """
 
-import os
 import sys
 from typing import NoReturn
 
-import click
 import typer
 
 from mlx_dsv4 import __version__
@@ -47,16 +45,14 @@ def options(
 def main() -> NoReturn:
     """Run the program; every foreseen failure is one message and an exit code."""
     try:
-        sys.exit(app(standalone_mode=False))
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output went away; keep Python from reporting it again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except (Dsv4Error, ImportError, OSError) as error:
-        typer.echo(f"mlx-dsv4: {error}", err=True)
-        sys.exit(1)
+        app()
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except (Dsv4Error, ImportError) as error:
+        _fail(str(error))
+    sys.exit(0)
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"mlx-dsv4: {message}", err=True)
+    sys.exit(1)

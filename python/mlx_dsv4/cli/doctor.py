@@ -51,7 +51,7 @@ def extension() -> str:
 
 
 def arrays_cross() -> str:
-    """An mx.array crosses into the extension and back (same nanobind ABI), and a kernel is right."""
+    """An mx.array crosses into the extension and back: the nanobind ABIs agree."""
     import mlx.core as mx
 
     from mlx_dsv4 import ops
