@@ -21,7 +21,9 @@ _HOMES = {
 __all__ = ["Engine", "Generation", "Sampling", "Session", "__version__"]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'mlx_dsv4' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'mlx_dsv4' has no attribute {name!r}")
+        return getattr(importlib.import_module(_HOMES[name]), name)

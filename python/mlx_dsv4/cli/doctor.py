@@ -57,7 +57,7 @@ def arrays_cross() -> str:
     from mlx_dsv4 import ops
 
     ids, weights = ops.route_scored(
-        mx.array([[0.0, 0.0, -1.0]]), mx.zeros(3), k=2, scale=1.0, stream=mx.cpu
+        mx.array([[0.0, 0.0, -1.0]]), mx.zeros(3), k=2, scale=1.0, stream=mx.Device(mx.cpu, 0)
     )
     if ids.tolist() != [[0, 1]] or weights.tolist() != [[0.5, 0.5]]:
         raise RuntimeError(f"route_scored gave {ids.tolist()}, {weights.tolist()}")

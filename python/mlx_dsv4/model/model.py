@@ -15,6 +15,7 @@ from mlx_dsv4.model.rope import Rope
 from mlx_dsv4.model.weights import HyperWeights, Weights
 
 Numerics = Literal["official", "plain"]
+CPU = mx.Device(mx.cpu, 0)
 
 
 class Model:
@@ -34,7 +35,7 @@ class Model:
     """
 
     def __init__(
-        self, weights: Weights, *, numerics: Numerics = "official", device: mx.DeviceType = mx.cpu
+        self, weights: Weights, *, numerics: Numerics = "official", device: mx.Device = CPU
     ) -> None:
         if numerics not in ROUND_TRIPS:
             raise ValueError(f"numerics must be official or plain; got {numerics}")

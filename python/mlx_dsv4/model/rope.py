@@ -30,12 +30,12 @@ class Rope:
     """
 
     def __init__(self, config: ModelConfig) -> None:
-        self._plain = _frequencies(config.rope_dim, config.rope_base)
         stretched = _frequencies(config.rope_dim, config.compress_rope_base)
         share = _interpolated_share(config)
         yarn = stretched * (1 - share) + stretched / config.yarn_factor * share
-        self._yarn = yarn.astype(np.float32)
-        self._plain = self._plain.astype(np.float32)
+        self._yarn: NDArray[np.float32] = yarn.astype(np.float32)
+        plain = _frequencies(config.rope_dim, config.rope_base)
+        self._plain: NDArray[np.float32] = plain.astype(np.float32)
 
     def rotations(self, step: Step) -> dict[int, Rotations]:
         """The tables of every ratio that occurs in the step."""
@@ -50,7 +50,7 @@ class Rope:
 
 
 def _frequencies(rope_dim: int, base: float) -> NDArray[np.float64]:
-    return np.float64(base) ** (-np.arange(0, rope_dim, 2) / rope_dim)
+    return np.power(base, -np.arange(0, rope_dim, 2, dtype=np.float64) / rope_dim)
 
 
 def _interpolated_share(config: ModelConfig) -> NDArray[np.float64]:
@@ -63,7 +63,10 @@ def _interpolated_share(config: ModelConfig) -> NDArray[np.float64]:
     turns = np.array([config.yarn_beta_fast, config.yarn_beta_slow])
     pairs = dim * np.log(config.yarn_original_context / (2 * np.pi * turns)) / (2 * log_base)
     low, high = max(np.floor(pairs[0]), 0.0), min(np.ceil(pairs[1]), dim - 1.0)
-    return np.clip((np.arange(dim // 2) - low) / max(high - low, 1e-3), 0.0, 1.0)
+    ramp: NDArray[np.float64] = (np.arange(dim // 2, dtype=np.float64) - low) / max(
+        high - low, 1e-3
+    )
+    return ramp.clip(0.0, 1.0)
 
 
 def _table(positions: NDArray[np.int64], frequencies: NDArray[np.float32]) -> mx.array:

@@ -218,16 +218,18 @@ class _Binder:
 
     def feed_forward(self, prefix: str, index: int) -> FeedForwardWeights:
         hashed = index < self.config.hash_layers
-        shared = [
-            self.matrix(f"{prefix}ffn_{part}_shexp.weight", bank_of_one=True)
-            for part in ("gate", "up", "down")
-        ]
-        routed = [self.matrix(f"{prefix}ffn_{part}_exps.weight") for part in ("gate", "up", "down")]
         return FeedForwardWeights(
             hyper=self.hyper(prefix + "hc_ffn", prefix + "ffn_norm.weight"),
             router=self.matrix(prefix + "ffn_gate_inp.weight"),
             bias=None if hashed else self.array(prefix + "exp_probs_b.bias"),
             table=self.table(prefix + "ffn_gate_tid2eid.weight") if hashed else None,
-            routed=ExpertWeights(*routed, clamp=self.config.clamp[index]),
-            shared=ExpertWeights(*shared, clamp=self.config.clamp_shared[index]),
+            routed=self.experts(prefix, "exps", self.config.clamp[index]),
+            shared=self.experts(prefix, "shexp", self.config.clamp_shared[index]),
         )
+
+    def experts(self, prefix: str, bank: str, clamp: float) -> ExpertWeights:
+        gate, up, down = (
+            self.matrix(f"{prefix}ffn_{part}_{bank}.weight", bank_of_one=bank == "shexp")
+            for part in ("gate", "up", "down")
+        )
+        return ExpertWeights(gate, up, down, clamp)
