@@ -68,6 +68,13 @@ def test_a_seed_gives_its_weights(small_config, weights):
         assert not np.array_equal(array, other[name])
 
 
+def test_tensors_of_one_shape_differ(weights):
+    gate, up = (weights[f"blk.0.ffn_{part}_exps.weight"] for part in ("gate", "up"))
+    correlation = np.corrcoef(gate.ravel(), up.ravel())[0, 1]
+    # five standard deviations of the correlation of independent samples
+    assert abs(correlation) < 5 / gate.size**0.5
+
+
 def test_expert_tables_name_experts_once_but_for_one_token(small_config, weights):
     table = weights["blk.0.ffn_gate_tid2eid.weight"]
     check_expert_ids("table", table, small_config.experts)
