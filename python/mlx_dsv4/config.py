@@ -257,8 +257,6 @@ def _from_metadata(
         keys.expect(suffix, wanted)
     for suffix, wanted in OPTIONAL_VALUES.items():
         keys.expect(suffix, wanted, optional=True)
-    keys.expect("attention.value_length", values["head_dim"])
-    keys.expect("embedding_length_out", values["hidden"] * values["streams"], optional=True)
     # The array bounds the number of layers by the bytes of the file, so it comes before scalars.
     layers = values["layers"]
     values["ratios"] = keys.per_layer(KEYS["ratios"], layers, int)
@@ -269,6 +267,8 @@ def _from_metadata(
     values["name"] = name if isinstance(name, str) and name else "DeepSeek-V4"
 
     _check_rules(values, keys.name)
+    keys.expect("attention.value_length", values["head_dim"])
+    keys.expect("embedding_length_out", values["hidden"] * values["streams"], optional=True)
     _check_ratios_against_tensors(values["ratios"], keys, tensor_shapes)
     return ModelConfig(**values)
 

@@ -95,7 +95,7 @@ def random_weights(config: ModelConfig, seed: int) -> Weights:
     hash layers, token :data:`TWICE_TOKEN` names one expert twice.
 
     Args:
-        config: Its ``experts_used`` is at most ``experts``.
+        config: Its vocabulary is longer than :data:`TWICE_TOKEN`.
         seed: The same seed gives the same weights, tensor by tensor.
 
     Returns:
@@ -116,6 +116,9 @@ def _distribution(name: str, spec: TensorSpec) -> tuple[float, float]:
     """Mean and standard deviation of a tensor's values."""
     part = name.rsplit(".", 1)[0].split(".", 2)[-1] if name.startswith("blk.") else name[:-7]
     fan_in = float(spec.shape[-1]) ** -0.5
+    if part == "attn_compressor_norm":
+        # Louder than the window, whose many rows would drown them.
+        return 1.5, 0.15
     if part.endswith("norm"):
         return 1.0, 0.1
     if part.endswith("_scale"):
@@ -195,6 +198,9 @@ def write_model(
     if weights.keys() != specs.keys():
         differing = sorted(weights.keys() ^ specs.keys())
         raise ValueError(f"weights must be those of the configuration; differing: {differing}")
+    for name, spec in specs.items():
+        if weights[name].shape != spec.shape:
+            raise ValueError(f"{name} must be {list(spec.shape)}; got {list(weights[name].shape)}")
     writer = gguf.GGUFWriter(os.fspath(path), ARCHITECTURES[0])
     _add_config(writer, config)
     _add_vocabulary(writer, vocabulary)
