@@ -1,11 +1,19 @@
 """The kernels as functions on ``mx.array``: one function, one formula, one reference twin."""
 
-from mlx_dsv4.ops.memory import MappedFile, data_pointer, uninitialized
-from mlx_dsv4.ops.route import route_hashed, route_scored
+from mlx_dsv4 import backend
+
+backend.check_backend()
+
+from mlx_dsv4.ops.hyper import hyper_head, hyper_post, hyper_pre  # noqa: E402
+from mlx_dsv4.ops.memory import MappedFile, data_pointer, uninitialized  # noqa: E402
+from mlx_dsv4.ops.route import route_hashed, route_scored  # noqa: E402
 
 __all__ = [
     "MappedFile",
     "data_pointer",
+    "hyper_head",
+    "hyper_post",
+    "hyper_pre",
     "route_hashed",
     "route_scored",
     "uninitialized",
