@@ -4,16 +4,21 @@ from mlx_dsv4 import backend
 
 backend.check_backend()
 
+from mlx_dsv4.ops.experts import experts  # noqa: E402
 from mlx_dsv4.ops.hyper import hyper_head, hyper_post, hyper_pre  # noqa: E402
+from mlx_dsv4.ops.matmul import embed, matmul  # noqa: E402
 from mlx_dsv4.ops.memory import MappedFile, data_pointer, uninitialized  # noqa: E402
 from mlx_dsv4.ops.route import route_hashed, route_scored  # noqa: E402
 
 __all__ = [
     "MappedFile",
     "data_pointer",
+    "embed",
+    "experts",
     "hyper_head",
     "hyper_post",
     "hyper_pre",
+    "matmul",
     "route_hashed",
     "route_scored",
     "uninitialized",
