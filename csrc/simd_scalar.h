@@ -14,6 +14,9 @@ struct I32x16 {
 
 namespace simd {
 
+// How many sums a kernel may keep in registers beside its operands.
+inline constexpr int kAccumulators = 1;
+
 template <typename Fn>
 inline F32x16 each(Fn fn) {
   F32x16 r;
@@ -120,6 +123,16 @@ inline I32x16 shift_left(I32x16 a) {
     a.lane[i] = static_cast<int32_t>(static_cast<uint32_t>(a.lane[i]) << kBits);
   }
   return a;
+}
+// Lane j of tile[i] and lane i of tile[j] change places.
+inline void transpose(F32x16 (&tile)[16]) {
+  for (int i = 0; i < 16; ++i) {
+    for (int j = 0; j < i; ++j) {
+      const float x = tile[i].lane[j];
+      tile[i].lane[j] = tile[j].lane[i];
+      tile[j].lane[i] = x;
+    }
+  }
 }
 // Lane i + lane i + 8, then + 4, + 2, + 1: the one order in which lanes are summed.
 inline float reduce_add(F32x16 x) {
