@@ -14,7 +14,11 @@ struct I32x16 {
 
 namespace simd {
 
+<<<<<<< HEAD
 inline constexpr int kRegisters = 8;
+=======
+inline constexpr int kAccumulators = 4;
+>>>>>>> 698a8c61effc60f66a5bdec5f59a1045b9b94df7
 
 inline F32x16 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 inline F32x16 load(const float* p) {
@@ -114,6 +118,41 @@ inline I32x16 set1_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_ep
 template <int kBits>
 inline I32x16 shift_left(I32x16 a) {
   return {_mm256_slli_epi32(a.lo, kBits), _mm256_slli_epi32(a.hi, kBits)};
+}
+inline void transpose8(__m256 (&tile)[8]) {
+  __m256 pairs[8], quads[8];
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(tile[i], tile[i + 1]);
+    pairs[i + 1] = _mm256_unpackhi_ps(tile[i], tile[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    for (int j = 0; j < 2; ++j) {
+      const __m256d first = _mm256_castps_pd(pairs[i + j]);
+      const __m256d second = _mm256_castps_pd(pairs[i + j + 2]);
+      quads[i + 2 * j] = _mm256_castpd_ps(_mm256_unpacklo_pd(first, second));
+      quads[i + 2 * j + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(first, second));
+    }
+  }
+  for (int c = 0; c < 4; ++c) {
+    tile[c] = _mm256_permute2f128_ps(quads[c], quads[c + 4], 0x20);
+    tile[c + 4] = _mm256_permute2f128_ps(quads[c], quads[c + 4], 0x31);
+  }
+}
+inline void transpose(F32x16 (&tile)[16]) {
+  __m256 quarters[4][8];
+  for (int i = 0; i < 8; ++i) {
+    quarters[0][i] = tile[i].lo;
+    quarters[1][i] = tile[i].hi;
+    quarters[2][i] = tile[i + 8].lo;
+    quarters[3][i] = tile[i + 8].hi;
+  }
+  for (auto& quarter : quarters) {
+    transpose8(quarter);
+  }
+  for (int i = 0; i < 8; ++i) {
+    tile[i] = {quarters[0][i], quarters[2][i]};
+    tile[i + 8] = {quarters[1][i], quarters[3][i]};
+  }
 }
 inline float reduce_add(F32x16 x) {
   const __m256 eight = _mm256_add_ps(x.lo, x.hi);

@@ -14,7 +14,11 @@ struct I32x16 {
 
 namespace simd {
 
+<<<<<<< HEAD
 inline constexpr int kRegisters = 32;
+=======
+inline constexpr int kAccumulators = 16;
+>>>>>>> 698a8c61effc60f66a5bdec5f59a1045b9b94df7
 
 inline F32x16 set1(float x) { return {_mm512_set1_ps(x)}; }
 inline F32x16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
@@ -73,6 +77,32 @@ inline I32x16 set1_int(int32_t x) { return {_mm512_set1_epi32(x)}; }
 template <int kBits>
 inline I32x16 shift_left(I32x16 a) {
   return {_mm512_slli_epi32(a.v, kBits)};
+}
+inline void transpose(F32x16 (&tile)[16]) {
+  __m512 pairs[16], quads[16];
+  for (int i = 0; i < 16; i += 2) {
+    pairs[i] = _mm512_unpacklo_ps(tile[i].v, tile[i + 1].v);
+    pairs[i + 1] = _mm512_unpackhi_ps(tile[i].v, tile[i + 1].v);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    for (int j = 0; j < 2; ++j) {
+      const __m512d first = _mm512_castps_pd(pairs[i + j]);
+      const __m512d second = _mm512_castps_pd(pairs[i + j + 2]);
+      quads[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(first, second));
+      quads[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(first, second));
+    }
+  }
+  // 128-bit lane j of quads[4 * i + c] holds column 4 * j + c of rows 4 * i to 4 * i + 3.
+  for (int c = 0; c < 4; ++c) {
+    const __m512 even = _mm512_shuffle_f32x4(quads[c], quads[c + 4], 0x88);
+    const __m512 odd = _mm512_shuffle_f32x4(quads[c], quads[c + 4], 0xDD);
+    const __m512 even_low = _mm512_shuffle_f32x4(quads[c + 8], quads[c + 12], 0x88);
+    const __m512 odd_low = _mm512_shuffle_f32x4(quads[c + 8], quads[c + 12], 0xDD);
+    tile[c].v = _mm512_shuffle_f32x4(even, even_low, 0x88);
+    tile[c + 4].v = _mm512_shuffle_f32x4(odd, odd_low, 0x88);
+    tile[c + 8].v = _mm512_shuffle_f32x4(even, even_low, 0xDD);
+    tile[c + 12].v = _mm512_shuffle_f32x4(odd, odd_low, 0xDD);
+  }
 }
 inline float reduce_add(F32x16 x) {
   const __m256 eight =

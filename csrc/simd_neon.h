@@ -14,7 +14,11 @@ struct I32x16 {
 
 namespace simd {
 
+<<<<<<< HEAD
 inline constexpr int kRegisters = 8;
+=======
+inline constexpr int kAccumulators = 4;
+>>>>>>> 698a8c61effc60f66a5bdec5f59a1045b9b94df7
 
 template <typename Fn>
 inline F32x16 quads(Fn fn) {
@@ -132,6 +136,28 @@ inline I32x16 shift_left(I32x16 a) {
     a.v[i] = vshlq_n_s32(a.v[i], kBits);
   }
   return a;
+}
+inline void transpose(F32x16 (&tile)[16]) {
+  F32x16 turned[16];
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 4; ++j) {
+      const float32x4_t* rows[4];
+      for (int c = 0; c < 4; ++c) {
+        rows[c] = &tile[4 * i + c].v[j];
+      }
+      const float32x4x2_t top = vzipq_f32(*rows[0], *rows[2]);
+      const float32x4x2_t bottom = vzipq_f32(*rows[1], *rows[3]);
+      const float32x4x2_t left = vzipq_f32(top.val[0], bottom.val[0]);
+      const float32x4x2_t right = vzipq_f32(top.val[1], bottom.val[1]);
+      turned[4 * j].v[i] = left.val[0];
+      turned[4 * j + 1].v[i] = left.val[1];
+      turned[4 * j + 2].v[i] = right.val[0];
+      turned[4 * j + 3].v[i] = right.val[1];
+    }
+  }
+  for (int i = 0; i < 16; ++i) {
+    tile[i] = turned[i];
+  }
 }
 inline float reduce_add(F32x16 x) {
   const float32x4_t four =

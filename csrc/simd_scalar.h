@@ -14,8 +14,13 @@ struct I32x16 {
 
 namespace simd {
 
+<<<<<<< HEAD
 // How many F32x16 the register file holds.
 inline constexpr int kRegisters = 4;
+=======
+// How many sums a kernel may keep in registers beside its operands.
+inline constexpr int kAccumulators = 1;
+>>>>>>> 698a8c61effc60f66a5bdec5f59a1045b9b94df7
 
 template <typename Fn>
 inline F32x16 each(Fn fn) {
@@ -123,6 +128,16 @@ inline I32x16 shift_left(I32x16 a) {
     a.lane[i] = static_cast<int32_t>(static_cast<uint32_t>(a.lane[i]) << kBits);
   }
   return a;
+}
+// Lane j of tile[i] and lane i of tile[j] change places.
+inline void transpose(F32x16 (&tile)[16]) {
+  for (int i = 0; i < 16; ++i) {
+    for (int j = 0; j < i; ++j) {
+      const float x = tile[i].lane[j];
+      tile[i].lane[j] = tile[j].lane[i];
+      tile[j].lane[i] = x;
+    }
+  }
 }
 // Lane i + lane i + 8, then + 4, + 2, + 1: the one order in which lanes are summed.
 inline float reduce_add(F32x16 x) {
