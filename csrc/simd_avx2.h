@@ -14,11 +14,8 @@ struct I32x16 {
 
 namespace simd {
 
-<<<<<<< HEAD
 inline constexpr int kRegisters = 8;
-=======
 inline constexpr int kAccumulators = 4;
->>>>>>> 698a8c61effc60f66a5bdec5f59a1045b9b94df7
 
 inline F32x16 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 inline F32x16 load(const float* p) {

@@ -14,11 +14,8 @@ struct I32x16 {
 
 namespace simd {
 
-<<<<<<< HEAD
 inline constexpr int kRegisters = 32;
-=======
 inline constexpr int kAccumulators = 16;
->>>>>>> 698a8c61effc60f66a5bdec5f59a1045b9b94df7
 
 inline F32x16 set1(float x) { return {_mm512_set1_ps(x)}; }
 inline F32x16 load(const float* p) { return {_mm512_loadu_ps(p)}; }

@@ -14,11 +14,8 @@ struct I32x16 {
 
 namespace simd {
 
-<<<<<<< HEAD
 inline constexpr int kRegisters = 8;
-=======
 inline constexpr int kAccumulators = 4;
->>>>>>> 698a8c61effc60f66a5bdec5f59a1045b9b94df7
 
 template <typename Fn>
 inline F32x16 quads(Fn fn) {

@@ -14,13 +14,10 @@ struct I32x16 {
 
 namespace simd {
 
-<<<<<<< HEAD
 // How many F32x16 the register file holds.
 inline constexpr int kRegisters = 4;
-=======
 // How many sums a kernel may keep in registers beside its operands.
 inline constexpr int kAccumulators = 1;
->>>>>>> 698a8c61effc60f66a5bdec5f59a1045b9b94df7
 
 template <typename Fn>
 inline F32x16 each(Fn fn) {

@@ -2,10 +2,10 @@
 
 from dataclasses import fields, replace
 
-import gguf
 import numpy as np
 import pytest
 
+import gguf
 from mlx_dsv4.config import ModelConfig
 from mlx_dsv4.errors import ConfigError, UnsupportedModelError
 from mlx_dsv4.gguf import PACKED, GGUFFile, check_tensors, dequantize, expected_tensors
