@@ -5,17 +5,20 @@ from mlx_dsv4 import backend
 backend.check_backend()
 
 from mlx_dsv4.ops.attention import attention, attention_queries  # noqa: E402
+from mlx_dsv4.ops.compressor import compressor_append  # noqa: E402
 from mlx_dsv4.ops.experts import experts  # noqa: E402
 from mlx_dsv4.ops.hyper import hyper_head, hyper_post, hyper_pre  # noqa: E402
 from mlx_dsv4.ops.indexer import indexer_queries, indexer_scores, indexer_select, indexer_topk  # noqa: E402
 from mlx_dsv4.ops.matmul import embed, matmul  # noqa: E402
 from mlx_dsv4.ops.memory import MappedFile, data_pointer, uninitialized  # noqa: E402
 from mlx_dsv4.ops.route import route_hashed, route_scored  # noqa: E402
+from mlx_dsv4.ops.window import window_rows, window_write  # noqa: E402
 
 __all__ = [
     "MappedFile",
     "attention",
     "attention_queries",
+    "compressor_append",
     "data_pointer",
     "embed",
     "experts",
@@ -30,4 +33,6 @@ __all__ = [
     "route_hashed",
     "route_scored",
     "uninitialized",
+    "window_rows",
+    "window_write",
 ]
