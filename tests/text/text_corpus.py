@@ -44,7 +44,7 @@ CODE = (
     "a<-c(1,2,3);x%>%y|>z()  ~  lm(y~x+I(x^2),data=d)",
     '#!/usr/bin/env perl\nmy %h=(a=>1);$_=~s/\\s+$//;print "@{[keys %h]}\\n";',
     '@media (max-width:600px){.a>.b::after{content:"\\201C";margin:-1.5em auto!important}}',
-    "| a | b |\n|---|:-:|\n| `x` | **y** |\n\n- [ ] todo\n1. one\n\n```py\nx\n```\n",
+    "| a | b |\n|---|:-:|\n| `x` | **y** |\n\n- [ ] item\n1. one\n\n```py\nx\n```\n",
     "diff --git a/x b/x\n@@ -1,3 +1,4 @@\n-old\n+new\n \n\\ No newline at end of file\n",
     "rfid501.go v2.10.3-rc1+build.20240101 192.168.0.255:8080 2001:db8::ff00:42:8329 1e10 0b1010",
     "https://user:pw@sub.example.co.uk:8443/a/b%20c/../d.html?x[]=1&y=%E4%B8%AD#frag~!$&'()*+,;=",

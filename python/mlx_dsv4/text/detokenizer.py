@@ -9,7 +9,7 @@ class Detokenizer:
 
     The concatenation of every ``push`` and the final ``flush`` equals
     ``Tokenizer.decode`` of the same ids. A token may end inside a character: its bytes
-    are held until the character is complete or can no longer become one.
+    are held until the character is complete or cannot become one.
 
     Args:
         bytes_of: The bytes of a token id; ``Tokenizer.stream`` passes its own.
