@@ -34,58 +34,68 @@ inline void rotate_tail(
   for (int i = 0; i < pairs; ++i) {
     const float cosine = rotation[2 * i], sine = sign * rotation[2 * i + 1];
     const float x = tail[2 * i], y = tail[2 * i + 1];
-    // Fused on purpose: GCC fuses this pattern with wide instructions and only there.
+    // GCC 12 fuses x * c - y * s beside x * s + y * c whatever -ffp-contract says.
     tail[2 * i] = __builtin_fmaf(x, cosine, -(y * sine));
     tail[2 * i + 1] = __builtin_fmaf(x, sine, y * cosine);
   }
 }
 
+// The loops below have no branches, so that compilers turn them into vector code; every operation
+// is exact or correctly rounded, so that it does not matter whether they do.
+
+inline uint32_t float_bits(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return bits;
+}
+
+inline float float_of(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
+// The largest magnitude, or `smallest` if that is larger; NaN is passed over. n % 16 == 0.
 inline float absmax(const float* x, int n, float smallest) {
-  float best = smallest;
-  for (int i = 0; i < n; ++i) {
-    const float magnitude = std::fabs(x[i]);
-    best = magnitude > best ? magnitude : best;
+  F32x16 best = simd::set1(smallest);
+  for (int i = 0; i < n; i += 16) {
+    const F32x16 value = simd::load(x + i);
+    const F32x16 magnitude = simd::max(value, simd::sub(simd::set1(0), value));
+    best = simd::max(magnitude, best);
   }
-  return best;
+  return simd::reduce_max(best);
 }
 
 // Smallest power of two s with x <= significand * 2^exponent * s, for a normal x > 0.
 inline float power_of_two_scale(float x, float significand, int exponent) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  const uint32_t mantissa = (bits & 0x007FFFFF) | 0x3F800000;
-  float fraction;
-  std::memcpy(&fraction, &mantissa, 4);
+  const uint32_t bits = float_bits(x);
+  const float fraction = float_of((bits & 0x007FFFFF) | 0x3F800000);
   const int scale =
       static_cast<int>(bits >> 23) - 127 - exponent + (fraction > significand);
   return std::ldexp(1.0f, scale);
 }
 
-// Nearest E4M3FN value, ties to even, clamped to ±448.
+// Nearest E4M3FN value, ties to even, of |x| <= 448; NaN for an infinity.
 inline float round_to_e4m3(float x) {
+  constexpr uint32_t kSmallestNormal = 0x3C800000;  // 2^-6; the codes below are subnormal
   const float magnitude = std::fabs(x);
-  if (magnitude < 0x1p-6f) {
-    return (x + 0x1.8p14f) - 0x1.8p14f;  // subnormal codes are multiples of 2^-9
-  }
-  if (!(magnitude < 448.0f)) {
-    return magnitude >= 448.0f ? std::copysign(448.0f, x) : x;
-  }
-  uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  bits = (bits + 0x7FFFF + ((bits >> 20) & 1)) & 0xFFF00000;
-  float rounded;
-  std::memcpy(&rounded, &bits, 4);
-  return rounded;
+  uint32_t binade = float_bits(x) & 0x7F800000;
+  binade = binade < kSmallestNormal ? kSmallestNormal : binade;
+  // Codes are multiples of binade / 8, which is the last place of a float near `shift`.
+  const float shift = float_of(binade) * 0x1p20f;
+  return std::copysign((magnitude + shift) - shift, x);
 }
 
 // n is a multiple of kFp8Block.
 inline void fp8_round_trip(float* x, int n) {
   for (int block = 0; block < n; block += kFp8Block) {
     float* values = x + block;
+    // No value is above 448 * scale, so none is clamped.
     const float scale = power_of_two_scale(
         absmax(values, kFp8Block, 1e-4f), 1.75f, 8);  // 448 = 1.75 * 2^8
+    const float inverse = 1 / scale;                  // exact, like the products with it
     for (int i = 0; i < kFp8Block; ++i) {
-      values[i] = round_to_e4m3(values[i] / scale) * scale;
+      values[i] = round_to_e4m3(values[i] * inverse) * scale;
     }
   }
 }
@@ -110,26 +120,45 @@ inline void fp4_round_trip(float* x, int n) {
     float* values = x + block;
     const float scale = power_of_two_scale(
         absmax(values, kFp4Block, 6 * 0x1p-126f), 1.5f, 2);  // 6 = 1.5 * 2^2
+    const float inverse = 1 / scale;
     for (int i = 0; i < kFp4Block; ++i) {
-      values[i] = round_to_e2m1(values[i] / scale) * scale;
+      values[i] = round_to_e2m1(values[i] * inverse) * scale;
     }
   }
 }
 
-// Sylvester-ordered Walsh-Hadamard transform times 1 / sqrt(n); n is a power of two.
+// Sums and differences of neighbours kHalf apart. n is a multiple of 2 * kHalf.
+template <int kHalf>
+void hadamard_stage(float* x, int n) {
+  for (float* pair = x; pair < x + n; pair += 2 * kHalf) {
+    float sum[kHalf], difference[kHalf];
+    for (int i = 0; i < kHalf; ++i) {
+      sum[i] = pair[i] + pair[i + kHalf];
+      difference[i] = pair[i] - pair[i + kHalf];
+    }
+    std::memcpy(pair, sum, sizeof(sum));
+    std::memcpy(pair + kHalf, difference, sizeof(difference));
+  }
+}
+
+// Sylvester-ordered Walsh-Hadamard transform times 1 / sqrt(n); n is a power of two >= 16.
 inline void hadamard(float* x, int n) {
-  for (int half = 1; half < n; half *= 2) {
+  hadamard_stage<1>(x, n);
+  hadamard_stage<2>(x, n);
+  hadamard_stage<4>(x, n);
+  hadamard_stage<8>(x, n);
+  for (int half = 16; half < n; half *= 2) {
     for (int first = 0; first < n; first += 2 * half) {
-      for (int i = first; i < first + half; ++i) {
-        const float a = x[i], b = x[i + half];
-        x[i] = a + b;
-        x[i + half] = a - b;
+      for (int i = first; i < first + half; i += 16) {
+        const F32x16 a = simd::load(x + i), b = simd::load(x + i + half);
+        simd::store(x + i, simd::add(a, b));
+        simd::store(x + i + half, simd::sub(a, b));
       }
     }
   }
-  const float scale = 1.0f / std::sqrt(static_cast<float>(n));
-  for (int i = 0; i < n; ++i) {
-    x[i] *= scale;
+  const F32x16 scale = simd::set1(1.0f / std::sqrt(static_cast<float>(n)));
+  for (int i = 0; i < n; i += 16) {
+    simd::store(x + i, simd::mul(simd::load(x + i), scale));
   }
 }
 
