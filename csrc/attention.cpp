@@ -13,6 +13,7 @@ namespace mlx_dsv4 {
 namespace {
 
 constexpr int kMostHeadsPerUnit = 64;
+constexpr int64_t kMostWeightsPerUnit = 1 << 20;
 
 void check_rows(
     const char* op, const char* name, const mx::array& a, const mx::array& q) {
@@ -70,11 +71,13 @@ void check_ids(const int32_t* selected, int64_t n_tokens, const AttentionParams&
   }
 }
 
-// As many heads per unit as leave a unit for every thread: they share the conversion of rows.
-int heads_per_unit(int64_t n_tokens, int n_heads) {
+// Heads of a unit share the conversion of rows: as many as leave a unit for every thread and
+// keep the weights of a unit in the cache.
+int heads_per_unit(int64_t n_tokens, int n_heads, int64_t most_rows) {
   int heads = kMostHeadsPerUnit;
   while (heads > kAttentionLanes &&
-         n_tokens * ((n_heads + heads - 1) / heads) < num_threads()) {
+         (n_tokens * ((n_heads + heads - 1) / heads) < num_threads() ||
+          most_rows * heads > kMostWeightsPerUnit)) {
     heads /= 2;
   }
   return heads;
@@ -86,12 +89,12 @@ void attend(
     void* out,
     const AttentionParams& p,
     int64_t n_tokens) {
-  const int heads = heads_per_unit(n_tokens, p.n_heads);
-  const int64_t units_per_token = (p.n_heads + heads - 1) / heads;
   const int last = p.start + static_cast<int>(n_tokens) - 1;
   const int64_t most_rows =
       std::min(p.window, last + 1) +
       (p.n_selected > 0 ? p.n_selected : visible_rows(last, p.ratio));
+  const int heads = heads_per_unit(n_tokens, p.n_heads, most_rows);
+  const int64_t units_per_token = (p.n_heads + heads - 1) / heads;
   parallel_for(n_tokens * units_per_token, 1, [&](int64_t begin, int64_t end) {
     auto scratch = std::make_unique_for_overwrite<float[]>(
         attention_scratch_floats(p, std::min(heads, p.n_heads), most_rows));
