@@ -14,6 +14,7 @@ struct I32x16 {
 
 namespace simd {
 
+inline constexpr int kRegisters = 32;
 inline constexpr int kAccumulators = 16;
 
 inline F32x16 set1(float x) { return {_mm512_set1_ps(x)}; }
@@ -55,16 +56,16 @@ inline void store_bf16(uint16_t* p, F32x16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(high));
 }
 inline F32x16 load_f16(const uint16_t* p) { return {_mm512_cvtph_ps(load_16bit(p))}; }
-inline __m512i load_bytes(const uint8_t* p) {
-  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-}
-inline F32x16 lookup_low(const float* table, const uint8_t* bytes) {
+inline F32x16 set1_f16(const uint16_t* p) { return {_mm512_set1_ps(_cvtsh_ss(*p))}; }
+inline void unpack_e2m1(const uint8_t* bytes, F32x16 scale, F32x16& low, F32x16& high) {
+  const __m512 doubled =
+      _mm512_setr_ps(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+  const __m512 scaled = _mm512_mul_ps(doubled, scale.v);
+  const __m512i codes =
+      _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
   // permutexvar reads only the low four bits of each index.
-  return {_mm512_permutexvar_ps(load_bytes(bytes), _mm512_loadu_ps(table))};
-}
-inline F32x16 lookup_high(const float* table, const uint8_t* bytes) {
-  return {_mm512_permutexvar_ps(
-      _mm512_srli_epi32(load_bytes(bytes), 4), _mm512_loadu_ps(table))};
+  low = {_mm512_permutexvar_ps(codes, scaled)};
+  high = {_mm512_permutexvar_ps(_mm512_srli_epi32(codes, 4), scaled)};
 }
 inline I32x16 bits(F32x16 x) { return {_mm512_castps_si512(x.v)}; }
 inline F32x16 from_bits(I32x16 x) { return {_mm512_castsi512_ps(x.v)}; }

@@ -1,0 +1,379 @@
+"""The numbers of a model: read from a file's metadata, checked once, never assumed."""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mlx_dsv4.errors import ConfigError, UnsupportedModelError
+
+ARCHITECTURES = ("deepseek4", "deepseek-v4-flash")
+RATIOS = (0, 4, 128)
+
+_NOT_V4 = re.compile(r"deepseek[\s_-]*v?4[\s._-]?1(?!\d)", re.IGNORECASE)
+_NAME_KEYS = ("general.name", "general.basename", "general.base_model.0.name")
+
+# Field of ModelConfig -> key without its architecture prefix.
+KEYS = {
+    "context": "context_length",
+    "vocab": "vocab_size",
+    "layers": "block_count",
+    "hidden": "embedding_length",
+    "heads": "attention.head_count",
+    "head_dim": "attention.key_length",
+    "rope_dim": "rope.dimension_count",
+    "rope_base": "rope.freq_base",
+    "compress_rope_base": "attention.compress_rope_freq_base",
+    "yarn_factor": "rope.scaling.factor",
+    "yarn_original_context": "rope.scaling.original_context_length",
+    "yarn_beta_fast": "rope.scaling.yarn_beta_fast",
+    "yarn_beta_slow": "rope.scaling.yarn_beta_slow",
+    "q_rank": "attention.q_lora_rank",
+    "output_rank": "attention.output_lora_rank",
+    "output_groups": "attention.output_group_count",
+    "window": "attention.sliding_window",
+    "ratios": "attention.compress_ratios",
+    "indexer_heads": "attention.indexer.head_count",
+    "indexer_dim": "attention.indexer.key_length",
+    "top_k": "attention.indexer.top_k",
+    "norm_eps": "attention.layer_norm_rms_epsilon",
+    "experts": "expert_count",
+    "experts_used": "expert_used_count",
+    "expert_hidden": "expert_feed_forward_length",
+    "expert_scale": "expert_weights_scale",
+    "clamp": "swiglu_clamp_exp",
+    "clamp_shared": "swiglu_clamp_shexp",
+    "streams": "hyper_connection.count",
+    "sinkhorn_iterations": "hyper_connection.sinkhorn_iterations",
+    "hyper_eps": "hyper_connection.epsilon",
+    "hash_layers": "hash_layer_count",
+}
+_INTEGERS = (
+    *("layers", "context", "hidden", "heads", "head_dim", "rope_dim", "yarn_original_context"),
+    *("q_rank", "output_rank", "output_groups", "window", "indexer_heads", "indexer_dim", "top_k"),
+    *("experts", "experts_used", "expert_hidden", "streams", "sinkhorn_iterations", "hash_layers"),
+)
+_FLOATS = (
+    *("rope_base", "compress_rope_base", "yarn_factor", "yarn_beta_fast", "yarn_beta_slow"),
+    *("norm_eps", "expert_scale", "hyper_eps"),
+)
+# Keys without a field: this engine computes one value of each.
+REQUIRED_VALUES: dict[str, object] = {
+    "attention.head_count_kv": 1,
+    "expert_shared_count": 1,
+    "expert_weights_norm": True,
+    "expert_gating_func": 4,
+    "rope.scaling.type": "yarn",
+}
+# The same for keys that may be absent. Other values would mean an attention temperature.
+OPTIONAL_VALUES: dict[str, object] = {
+    "rope.scaling.yarn_ext_factor": -1.0,
+    "rope.scaling.yarn_attn_factor": 1.0,
+    "rope.scaling.attn_factor": 1.0,
+    "rope.scaling.yarn_log_multiplier": 0.0,
+}
+COMPRESS_BASE_ALIAS = "rope.freq_base_swa"
+_DERIVED = ("attention.value_length", "embedding_length_out", COMPRESS_BASE_ALIAS)
+READ_KEYS = frozenset((*KEYS.values(), *REQUIRED_VALUES, *OPTIONAL_VALUES, *_DERIVED))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Every number the forward pass needs, and nothing else.
+
+    ``ratios``, ``clamp`` and ``clamp_shared`` hold one value per layer.
+
+    Raises:
+        ConfigError: a field breaks a rule; the message names the field.
+    """
+
+    name: str
+    context: int
+    vocab: int
+    layers: int
+    hidden: int
+    heads: int
+    head_dim: int
+    rope_dim: int
+    rope_base: float
+    compress_rope_base: float
+    yarn_factor: float
+    yarn_original_context: int
+    yarn_beta_fast: float
+    yarn_beta_slow: float
+    q_rank: int
+    output_rank: int
+    output_groups: int
+    window: int
+    ratios: tuple[int, ...]
+    indexer_heads: int
+    indexer_dim: int
+    top_k: int
+    norm_eps: float
+    experts: int
+    experts_used: int
+    expert_hidden: int
+    expert_scale: float
+    clamp: tuple[float, ...]
+    clamp_shared: tuple[float, ...]
+    streams: int
+    sinkhorn_iterations: int
+    hyper_eps: float
+    hash_layers: int
+
+    def __post_init__(self) -> None:
+        _check_rules(asdict(self), lambda field: field)
+
+    @classmethod
+    def from_metadata(
+        cls, metadata: Mapping[str, object], tensor_shapes: Mapping[str, tuple[int, ...]]
+    ) -> "ModelConfig":
+        """Read the numbers of a GGUF file, in either dialect of its keys.
+
+        Absent keys that a tensor answers are taken from the tensor: ``vocab_size`` is the rows
+        of ``token_embd.weight``. ``compress_ratios`` may be longer than the layers (entries of
+        draft layers follow) and must agree with the rows of each ``attn_compressor_ape``.
+
+        Args:
+            metadata: Key to value, as :class:`mlx_dsv4.gguf.GGUFFile` reads them.
+            tensor_shapes: Tensor name to shape, outer dimension first.
+
+        Raises:
+            UnsupportedModelError: another architecture, or DeepSeek-V4.1.
+            ConfigError: a key is missing, of the wrong type or out of range.
+        """
+        return _from_metadata(metadata, tensor_shapes)
+
+
+def model_architecture(metadata: Mapping[str, object]) -> str:
+    """The architecture string of a file, if it is one that is run here.
+
+    Raises:
+        ConfigError: ``general.architecture`` is missing or not a string.
+        UnsupportedModelError: another architecture, or DeepSeek-V4.1.
+    """
+    architecture = metadata.get("general.architecture")
+    if not isinstance(architecture, str):
+        raise ConfigError(f"general.architecture must be a string; got {_describe(architecture)}")
+    texts = {"general.architecture": architecture} | {k: metadata.get(k) for k in _NAME_KEYS}
+    for key, text in texts.items():
+        if isinstance(text, str) and _NOT_V4.search(text):
+            raise UnsupportedModelError(
+                f"DeepSeek-V4.1 is another architecture than DeepSeek-V4 and is not supported "
+                f"({key} is {text!r}); use a GGUF of DeepSeek-V4-Flash"
+            )
+    if architecture not in ARCHITECTURES:
+        raise UnsupportedModelError(
+            f"general.architecture must be {' or '.join(map(repr, ARCHITECTURES))} "
+            f"(DeepSeek-V4); got {architecture!r}"
+        )
+    return architecture
+
+
+def key_prefix(metadata: Mapping[str, object]) -> str:
+    """What the model's keys begin with: the architecture string, or ``deepseek4``."""
+    architecture = metadata.get("general.architecture")
+    own = f"{architecture}."
+    return own if any(key.startswith(own) for key in metadata) else f"{ARCHITECTURES[0]}."
+
+
+def _describe(value: object) -> str:
+    if value is None:
+        return "no such key"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"an array of {len(value)}"
+    return f"{value!r} ({type(value).__name__})"
+
+
+class _Keys:
+    """Typed access to the keys of one file, with the full key in every error."""
+
+    def __init__(self, metadata: Mapping[str, object], prefix: str) -> None:
+        self.metadata = metadata
+        self.prefix = prefix
+        self.suffixes = dict(KEYS)
+        if self.get(KEYS["compress_rope_base"]) is None and self.get(COMPRESS_BASE_ALIAS):
+            self.suffixes["compress_rope_base"] = COMPRESS_BASE_ALIAS
+        if self.get(KEYS["clamp_shared"]) is None:
+            self.suffixes["clamp_shared"] = KEYS["clamp"]
+
+    def name(self, field: str) -> str:
+        return self.prefix + self.suffixes[field]
+
+    def get(self, suffix: str) -> object:
+        return self.metadata.get(self.prefix + suffix)
+
+    def reject(self, suffix: str, expected: str) -> ConfigError:
+        return ConfigError(
+            f"{self.prefix}{suffix} must be {expected}; got {_describe(self.get(suffix))}"
+        )
+
+    def integer(self, suffix: str) -> int:
+        value = self.get(suffix)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.reject(suffix, "an integer")
+        return value
+
+    def number(self, suffix: str) -> float:
+        value = self.get(suffix)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.reject(suffix, "a number")
+        return float(value)
+
+    def per_layer(self, suffix: str, layers: int, kind: type) -> tuple[Any, ...]:
+        """The first ``layers`` entries of an array; a single number stands for all layers."""
+        value = self.get(suffix)
+        accepted = int if kind is int else int | float
+        if isinstance(value, accepted) and not isinstance(value, bool) and kind is float:
+            return (float(value),) * layers
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) < layers:
+            raise self.reject(suffix, f"an array of at least {layers} numbers, one per layer")
+        first = value[:layers]
+        wrong = [x for x in first if isinstance(x, bool) or not isinstance(x, accepted)]
+        if wrong:
+            raise ConfigError(
+                f"{self.prefix}{suffix} must hold {kind.__name__} values; got {_describe(wrong[0])}"
+            )
+        return tuple(kind(x) for x in first)
+
+    def expect(self, suffix: str, wanted: object, *, optional: bool = False) -> None:
+        value = self.get(suffix)
+        if optional and value is None:
+            return
+        same_kind = isinstance(value, bool) == isinstance(wanted, bool)
+        if value != wanted or not same_kind:
+            raise self.reject(suffix, f"{'absent or ' if optional else ''}{wanted!r}")
+
+
+def _from_metadata(
+    metadata: Mapping[str, object], tensor_shapes: Mapping[str, tuple[int, ...]]
+) -> ModelConfig:
+    model_architecture(metadata)
+    keys = _Keys(metadata, key_prefix(metadata))
+    values: dict[str, Any] = {field: keys.integer(keys.suffixes[field]) for field in _INTEGERS}
+    values |= {field: keys.number(keys.suffixes[field]) for field in _FLOATS}
+    for suffix, wanted in REQUIRED_VALUES.items():
+        keys.expect(suffix, wanted)
+    for suffix, wanted in OPTIONAL_VALUES.items():
+        keys.expect(suffix, wanted, optional=True)
+    # The array bounds the number of layers by the bytes of the file, so it comes before scalars.
+    layers = values["layers"]
+    values["ratios"] = keys.per_layer(KEYS["ratios"], layers, int)
+    values["clamp"] = keys.per_layer(KEYS["clamp"], layers, float)
+    values["clamp_shared"] = keys.per_layer(keys.suffixes["clamp_shared"], layers, float)
+    values["vocab"] = _vocabulary_size(keys, tensor_shapes)
+    name = metadata.get("general.name")
+    values["name"] = name if isinstance(name, str) and name else "DeepSeek-V4"
+
+    _check_rules(values, keys.name)
+    keys.expect("attention.value_length", values["head_dim"])
+    keys.expect("embedding_length_out", values["hidden"] * values["streams"], optional=True)
+    _check_ratios_against_tensors(values["ratios"], keys, tensor_shapes)
+    return ModelConfig(**values)
+
+
+def _vocabulary_size(keys: _Keys, tensor_shapes: Mapping[str, tuple[int, ...]]) -> int:
+    if keys.get(KEYS["vocab"]) is not None:
+        return keys.integer(KEYS["vocab"])
+    shape = tensor_shapes.get("token_embd.weight")
+    if not shape:
+        raise ConfigError(
+            f"{keys.name('vocab')} must be an integer, or token_embd.weight must be present to "
+            f"count its rows; got neither"
+        )
+    return shape[0]
+
+
+def _check_ratios_against_tensors(
+    ratios: tuple[int, ...], keys: _Keys, tensor_shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    for layer, ratio in enumerate(ratios):
+        tensor = f"blk.{layer}.attn_compressor_ape.weight"
+        shape = tensor_shapes.get(tensor)
+        if shape and shape[0] != ratio:
+            raise ConfigError(
+                f"{keys.name('ratios')} must agree with the rows of {tensor}, "
+                f"which has {shape[0]}; got {ratio} for layer {layer}"
+            )
+
+
+def _check_rules(values: Mapping[str, Any], name: Callable[[str], str]) -> None:
+    """Raise for the first broken rule; ``name`` turns a field into what the reader knows it as."""
+
+    def need(holds: bool, field: str, rule: str) -> None:
+        if not holds:
+            raise ConfigError(f"{name(field)} must be {rule}; got {values[field]!r}")
+
+    may_be_zero = ("hash_layers",)
+    for field in (*_INTEGERS, "vocab"):
+        need(values[field] >= (field not in may_be_zero), field, "positive")
+    for field in _FLOATS:
+        need(math.isfinite(values[field]) and values[field] > 0, field, "positive and finite")
+    need(values["yarn_factor"] >= 1, "yarn_factor", "at least 1")
+    need(
+        values["yarn_beta_fast"] > values["yarn_beta_slow"],
+        "yarn_beta_fast",
+        f"greater than {name('yarn_beta_slow')} = {values['yarn_beta_slow']!r}",
+    )
+    for field in ("head_dim", "indexer_dim"):
+        need(
+            values["rope_dim"] % 2 == 0 and values["rope_dim"] <= values[field],
+            "rope_dim",
+            f"even and at most {name(field)} = {values[field]}",
+        )
+    groups = f"a multiple of {name('output_groups')} = {values['output_groups']}"
+    need(values["heads"] % values["output_groups"] == 0, "heads", groups)
+    at_most_experts = f"at most {name('experts')} = {values['experts']}"
+    need(values["experts_used"] <= values["experts"], "experts_used", at_most_experts)
+    at_most_layers = f"at most {name('layers')} = {values['layers']}"
+    need(values["hash_layers"] <= values["layers"], "hash_layers", at_most_layers)
+    for field in ("ratios", "clamp", "clamp_shared"):
+        count = len(values[field])
+        need(count == values["layers"], field, f"one value per layer ({values['layers']})")
+    for layer, ratio in enumerate(values["ratios"]):
+        if ratio not in RATIOS:
+            raise ConfigError(f"{name('ratios')}[{layer}] must be 0, 4 or 128; got {ratio!r}")
+    for field in ("clamp", "clamp_shared"):
+        for layer, limit in enumerate(values[field]):
+            if not (math.isfinite(limit) and limit > 0):
+                raise ConfigError(
+                    f"{name(field)}[{layer}] must be positive and finite; got {limit!r}"
+                )
+
+
+V4_FLASH = ModelConfig(
+    name="DeepSeek-V4-Flash",
+    context=1_048_576,
+    vocab=129_280,
+    layers=43,
+    hidden=4096,
+    heads=64,
+    head_dim=512,
+    rope_dim=64,
+    rope_base=10_000.0,
+    compress_rope_base=160_000.0,
+    yarn_factor=16.0,
+    yarn_original_context=65_536,
+    yarn_beta_fast=32.0,
+    yarn_beta_slow=1.0,
+    q_rank=1024,
+    output_rank=1024,
+    output_groups=8,
+    window=128,
+    ratios=(0, 0, *(4 if layer % 2 == 0 else 128 for layer in range(2, 43))),
+    indexer_heads=64,
+    indexer_dim=128,
+    top_k=512,
+    norm_eps=1e-6,
+    experts=256,
+    experts_used=6,
+    expert_hidden=2048,
+    expert_scale=1.5,
+    clamp=(10.0,) * 43,
+    clamp_shared=(10.0,) * 43,
+    streams=4,
+    sinkhorn_iterations=20,
+    hyper_eps=1e-6,
+    hash_layers=3,
+)
