@@ -8,6 +8,7 @@
 #include "bind.h"
 #include "pool.h"
 #include "rows.h"
+#include "scratch.h"
 
 namespace mlx_dsv4 {
 namespace {
@@ -96,7 +97,7 @@ void attend(
   const int heads = heads_per_unit(n_tokens, p.n_heads, most_rows);
   const int64_t units_per_token = (p.n_heads + heads - 1) / heads;
   parallel_for(n_tokens * units_per_token, 1, [&](int64_t begin, int64_t end) {
-    auto scratch = std::make_unique_for_overwrite<float[]>(
+    auto scratch = allocate_floats(
         attention_scratch_floats(p, std::min(heads, p.n_heads), most_rows));
     for (int64_t i = begin; i < end; ++i) {
       const int first = static_cast<int>(i % units_per_token) * heads;
@@ -209,7 +210,7 @@ void AttentionQueries::eval_cpu(
         const auto& kernels = cpu_kernels<AttentionKernels>();
         const auto kernel = bf16 ? kernels.queries_bf16 : kernels.queries_f32;
         parallel_for(n_tokens, 1, [&](int64_t begin, int64_t end) {
-          auto scratch = std::make_unique_for_overwrite<float[]>(p.dim);
+          auto scratch = allocate_floats(p.dim);
           kernel(q, rotation, out, p, scratch.get(), begin, end);
         });
       });

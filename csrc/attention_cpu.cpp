@@ -92,7 +92,7 @@ Work lay_out(const AttentionParams& p, int n_heads, int64_t most_rows, float* sc
   work.lanes = attention_lanes(n_heads);
   work.pitch = attention_pitch(p.dim);
   work.list = reinterpret_cast<int32_t*>(scratch);
-  work.packed = scratch + most_rows;
+  work.packed = scratch + attention_lanes(most_rows);
   work.weights = work.packed + work.lanes * p.dim;
   work.block = work.weights + most_rows * work.lanes;
   work.sums = work.block + kAttentionBlockRows * work.pitch;

@@ -29,15 +29,16 @@ struct AttentionUnit {
   int first_head, end_head;
 };
 
-inline constexpr int64_t attention_lanes(int64_t n_heads) {
-  return (n_heads + kAttentionLanes - 1) / kAttentionLanes * kAttentionLanes;
+// Whole vectors that hold n values.
+inline constexpr int64_t attention_lanes(int64_t n) {
+  return (n + kAttentionLanes - 1) / kAttentionLanes * kAttentionLanes;
 }
 
 // Row numbers, queries, weights, a block of rows, sums, denominators.
 inline constexpr int64_t attention_scratch_floats(
     const AttentionParams& p, int64_t n_heads, int64_t most_rows) {
   const int64_t lanes = attention_lanes(n_heads);
-  return most_rows + lanes * p.dim + most_rows * lanes +
+  return attention_lanes(most_rows) + lanes * p.dim + most_rows * lanes +
          kAttentionBlockRows * attention_pitch(p.dim) + n_heads * attention_pitch(p.dim) +
          lanes;
 }
