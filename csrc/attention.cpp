@@ -8,11 +8,13 @@
 #include "bind.h"
 #include "pool.h"
 #include "rows.h"
+#include "scratch.h"
 
 namespace mlx_dsv4 {
 namespace {
 
 constexpr int kMostHeadsPerUnit = 64;
+constexpr int64_t kMostWeightsPerUnit = 1 << 20;
 
 void check_rows(
     const char* op, const char* name, const mx::array& a, const mx::array& q) {
@@ -70,11 +72,13 @@ void check_ids(const int32_t* selected, int64_t n_tokens, const AttentionParams&
   }
 }
 
-// As many heads per unit as leave a unit for every thread: they share the conversion of rows.
-int heads_per_unit(int64_t n_tokens, int n_heads) {
+// Heads of a unit share the conversion of rows: as many as leave a unit for every thread and
+// keep the weights of a unit in the cache.
+int heads_per_unit(int64_t n_tokens, int n_heads, int64_t most_rows) {
   int heads = kMostHeadsPerUnit;
   while (heads > kAttentionLanes &&
-         n_tokens * ((n_heads + heads - 1) / heads) < num_threads()) {
+         (n_tokens * ((n_heads + heads - 1) / heads) < num_threads() ||
+          most_rows * heads > kMostWeightsPerUnit)) {
     heads /= 2;
   }
   return heads;
@@ -86,14 +90,14 @@ void attend(
     void* out,
     const AttentionParams& p,
     int64_t n_tokens) {
-  const int heads = heads_per_unit(n_tokens, p.n_heads);
-  const int64_t units_per_token = (p.n_heads + heads - 1) / heads;
   const int last = p.start + static_cast<int>(n_tokens) - 1;
   const int64_t most_rows =
       std::min(p.window, last + 1) +
       (p.n_selected > 0 ? p.n_selected : visible_rows(last, p.ratio));
+  const int heads = heads_per_unit(n_tokens, p.n_heads, most_rows);
+  const int64_t units_per_token = (p.n_heads + heads - 1) / heads;
   parallel_for(n_tokens * units_per_token, 1, [&](int64_t begin, int64_t end) {
-    auto scratch = std::make_unique_for_overwrite<float[]>(
+    auto scratch = allocate_floats(
         attention_scratch_floats(p, std::min(heads, p.n_heads), most_rows));
     for (int64_t i = begin; i < end; ++i) {
       const int first = static_cast<int>(i % units_per_token) * heads;
@@ -206,7 +210,7 @@ void AttentionQueries::eval_cpu(
         const auto& kernels = cpu_kernels<AttentionKernels>();
         const auto kernel = bf16 ? kernels.queries_bf16 : kernels.queries_f32;
         parallel_for(n_tokens, 1, [&](int64_t begin, int64_t end) {
-          auto scratch = std::make_unique_for_overwrite<float[]>(p.dim);
+          auto scratch = allocate_floats(p.dim);
           kernel(q, rotation, out, p, scratch.get(), begin, end);
         });
       });

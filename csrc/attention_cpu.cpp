@@ -8,6 +8,9 @@
 namespace mlx_dsv4::DSV4_ISA {
 namespace {
 
+// Dims of queries and rows that are multiplied while they stay in the first cache.
+constexpr int kChunk = 128;
+
 template <typename Row>
 void queries(
     const float* q,
@@ -70,118 +73,110 @@ void pack_queries(const Row* q, int n_heads, int dim, int64_t lanes, float* pack
   }
 }
 
+// One unit of work and its scratch memory.
+struct Work {
+  int n_heads, dim, n_rows;
+  int64_t lanes, pitch;
+  int32_t* list;        // [n_rows]
+  float* packed;        // [dim, lanes]
+  float* weights;       // [n_rows, lanes]
+  float* block;         // [kAttentionBlockRows, pitch]
+  float* sums;          // [n_heads, pitch]
+  float* denominators;  // [lanes]
+};
+
+Work lay_out(const AttentionParams& p, int n_heads, int64_t most_rows, float* scratch) {
+  Work work{};
+  work.n_heads = n_heads;
+  work.dim = p.dim;
+  work.lanes = attention_lanes(n_heads);
+  work.pitch = attention_pitch(p.dim);
+  work.list = reinterpret_cast<int32_t*>(scratch);
+  work.packed = scratch + attention_lanes(most_rows);
+  work.weights = work.packed + work.lanes * p.dim;
+  work.block = work.weights + most_rows * work.lanes;
+  work.sums = work.block + kAttentionBlockRows * work.pitch;
+  work.denominators = work.sums + n_heads * work.pitch;
+  return work;
+}
+
+// Converts rows [first, first + kAttentionBlockRows) of the list; returns how many there are.
 template <typename Row>
-void load_rows(
-    const AttentionInputs& inputs, const int32_t* list, int n, int dim, float* block) {
+int load_block(const AttentionInputs& inputs, const Work& work, int first) {
+  const int left = work.n_rows - first;
+  const int n = left < kAttentionBlockRows ? left : kAttentionBlockRows;
   for (int i = 0; i < n; ++i) {
-    const bool in_chunk = list[i] < 0;
-    const auto* from =
-        static_cast<const Row*>(in_chunk ? inputs.rows : inputs.attention_kv);
+    const int32_t at = work.list[first + i];
+    const auto* rows =
+        static_cast<const Row*>(at < 0 ? inputs.rows : inputs.attention_kv);
     load_row(
-        block + int64_t{i} * dim,
-        from + int64_t{in_chunk ? ~list[i] : list[i]} * dim,
-        dim);
+        work.block + i * work.pitch,
+        rows + int64_t{at < 0 ? ~at : at} * work.dim,
+        work.dim);
   }
+  return n;
 }
 
-template <int kRows, int kVectors>
-void row_logits(
-    const float* block,
-    const float* q,
-    int dim,
-    int64_t lanes,
-    F32x16 scale,
-    float* out) {
-  F32x16 dots[kRows][kVectors];
-  for (auto& row : dots) {
-    for (auto& dot : row) {
-      dot = simd::set1(0);
-    }
-  }
-  add_outer_products(dots, block, dim, 1, q, lanes, dim);
-  for (int i = 0; i < kRows; ++i) {
-    for (int j = 0; j < kVectors; ++j) {
-      simd::store(out + i * lanes + 16 * j, simd::mul(dots[i][j], scale));
+template <typename Row>
+void multiply_queries(const AttentionInputs& inputs, const Work& work) {
+  std::memset(work.weights, 0, sizeof(float) * work.n_rows * work.lanes);
+  for (int r = 0; r < work.n_rows; r += kAttentionBlockRows) {
+    const int n = load_block<Row>(inputs, work, r);
+    for (int d = 0; d < work.dim; d += kChunk) {
+      add_products(
+          {work.block + d, work.pitch, 1},
+          n,
+          {work.packed + d * work.lanes, work.lanes},
+          static_cast<int>(work.lanes),
+          work.dim - d < kChunk ? work.dim - d : kChunk,
+          work.weights + r * work.lanes,
+          work.lanes);
     }
   }
 }
 
-template <int kVectors>
-void block_logits(
-    const float* block,
-    int n,
-    const float* q,
-    int dim,
-    int64_t lanes,
-    F32x16 scale,
-    float* out) {
-  constexpr int kRows = kValues<kVectors>;
-  int i = 0;
-  for (; i + kRows <= n; i += kRows) {
-    row_logits<kRows, kVectors>(
-        block + int64_t{i} * dim, q, dim, lanes, scale, out + i * lanes);
-  }
-  for (; i < n; ++i) {
-    row_logits<1, kVectors>(
-        block + int64_t{i} * dim, q, dim, lanes, scale, out + i * lanes);
-  }
-}
-
-// weights [n, lanes]: logits become exp(logit - max); returns their sum and the sink's part.
-F32x16 soften(float* weights, int n, int64_t lanes, F32x16 sink) {
+// Products of one vector of heads become exp(product * scale - max). Returns their sum, rows
+// ascending, with the sink's part added last.
+F32x16 soften(const Work& work, float* weights, F32x16 sink) {
+  const F32x16 scale = simd::set1(1.0f / std::sqrt(static_cast<float>(work.dim)));
   F32x16 top = sink;
-  for (int r = 0; r < n; ++r) {
-    top = simd::max(simd::load(weights + r * lanes), top);
+  for (int r = 0; r < work.n_rows; ++r) {
+    top = simd::max(simd::mul(simd::load(weights + r * work.lanes), scale), top);
   }
   F32x16 sum = simd::set1(0);
-  for (int r = 0; r < n; ++r) {
-    const F32x16 weight = simd::exp(simd::sub(simd::load(weights + r * lanes), top));
-    simd::store(weights + r * lanes, weight);
+  for (int r = 0; r < work.n_rows; ++r) {
+    float* at = weights + r * work.lanes;
+    const F32x16 weight = simd::exp(simd::sub(simd::mul(simd::load(at), scale), top));
+    simd::store(at, weight);
     sum = simd::add(sum, weight);
   }
   return simd::add(sum, simd::exp(simd::sub(sink, top)));
 }
 
-template <int kHeads, int kVectors>
-void add_weighted(
-    const float* weights,
-    int64_t lanes,
-    const float* block,
-    int n,
-    int dim,
-    float* sums) {
-  F32x16 local[kHeads][kVectors];
-  for (int i = 0; i < kHeads; ++i) {
-    for (int j = 0; j < kVectors; ++j) {
-      local[i][j] = simd::load(sums + int64_t{i} * dim + 16 * j);
-    }
-  }
-  add_outer_products(local, weights, 1, lanes, block, dim, n);
-  for (int i = 0; i < kHeads; ++i) {
-    for (int j = 0; j < kVectors; ++j) {
-      simd::store(sums + int64_t{i} * dim + 16 * j, local[i][j]);
-    }
+void weigh(const float* sinks, const Work& work) {
+  for (int h = 0; h < work.lanes; h += kAttentionLanes) {
+    float padded[kAttentionLanes] = {};
+    const int left = work.n_heads - h;
+    const int n = left < kAttentionLanes ? left : kAttentionLanes;
+    std::memcpy(padded, sinks + h, sizeof(float) * n);
+    simd::store(
+        work.denominators + h, soften(work, work.weights + h, simd::load(padded)));
   }
 }
 
-// Adds a block of rows, weighted, to 16 * kVectors dims of the sums of every head.
-template <int kVectors>
-void add_block(
-    const float* weights,
-    int n_heads,
-    int64_t lanes,
-    const float* block,
-    int n,
-    int dim,
-    float* sums) {
-  constexpr int kHeads = kValues<kVectors>;
-  int h = 0;
-  for (; h + kHeads <= n_heads; h += kHeads) {
-    add_weighted<kHeads, kVectors>(
-        weights + h, lanes, block, n, dim, sums + int64_t{h} * dim);
-  }
-  for (; h < n_heads; ++h) {
-    add_weighted<1, kVectors>(weights + h, lanes, block, n, dim, sums + int64_t{h} * dim);
+template <typename Row>
+void sum_rows(const AttentionInputs& inputs, const Work& work) {
+  std::memset(work.sums, 0, sizeof(float) * work.n_heads * work.pitch);
+  for (int r = 0; r < work.n_rows; r += kAttentionBlockRows) {
+    const int n = load_block<Row>(inputs, work, r);
+    add_products(
+        {work.weights + r * work.lanes, 1, work.lanes},
+        work.n_heads,
+        {work.block, work.pitch},
+        work.dim,
+        n,
+        work.sums,
+        work.pitch);
   }
 }
 
@@ -193,61 +188,27 @@ void attend(
     AttentionUnit unit,
     int64_t most_rows,
     float* scratch) {
-  const int dim = p.dim, n_heads = unit.end_head - unit.first_head;
-  const int64_t lanes = attention_lanes(n_heads);
-  auto* list = reinterpret_cast<int32_t*>(scratch);
-  float* packed = scratch + most_rows;
-  float* weights = packed + lanes * dim;
-  float* block = weights + most_rows * lanes;
-  float* sums = block + int64_t{kAttentionBlockRows} * dim;
-  float* denominators = sums + int64_t{n_heads} * dim;
-
-  const int64_t first = (unit.token * p.n_heads + unit.first_head) * dim;
-  pack_queries(static_cast<const Row*>(inputs.q) + first, n_heads, dim, lanes, packed);
-  const int n = list_rows(p, inputs.selected, unit.token, list);
-  const F32x16 scale = simd::set1(1.0f / std::sqrt(static_cast<float>(dim)));
-  for (int r = 0; r < n; r += kAttentionBlockRows) {
-    const int count = n - r < kAttentionBlockRows ? n - r : kAttentionBlockRows;
-    load_rows<Row>(inputs, list + r, count, dim, block);
-    int64_t h = 0;
-    for (; h + kPanel <= lanes; h += kPanel) {
-      block_logits<kPanelVectors>(
-          block, count, packed + h, dim, lanes, scale, weights + r * lanes + h);
+  Work work = lay_out(p, unit.end_head - unit.first_head, most_rows, scratch);
+  const int64_t first = (unit.token * p.n_heads + unit.first_head) * p.dim;
+  pack_queries(
+      static_cast<const Row*>(inputs.q) + first,
+      work.n_heads,
+      p.dim,
+      work.lanes,
+      work.packed);
+  work.n_rows = list_rows(p, inputs.selected, unit.token, work.list);
+  multiply_queries<Row>(inputs, work);
+  weigh(inputs.sinks + unit.first_head, work);
+  sum_rows<Row>(inputs, work);
+  for (int h = 0; h < work.n_heads; ++h) {
+    float* head = work.sums + h * work.pitch;
+    const F32x16 denominator = simd::set1(work.denominators[h]);
+    for (int d = 0; d < p.dim; d += 16) {
+      simd::store(head + d, simd::div(simd::load(head + d), denominator));
     }
-    for (; h < lanes; h += 16) {
-      block_logits<1>(
-          block, count, packed + h, dim, lanes, scale, weights + r * lanes + h);
-    }
-  }
-
-  for (int h = 0; h < lanes; h += 16) {
-    float sinks[16] = {};
-    const int count = n_heads - h < 16 ? n_heads - h : 16;
-    std::memcpy(sinks, inputs.sinks + unit.first_head + h, sizeof(float) * count);
-    simd::store(denominators + h, soften(weights + h, n, lanes, simd::load(sinks)));
-  }
-
-  std::memset(sums, 0, sizeof(float) * n_heads * dim);
-  for (int r = 0; r < n; r += kAttentionBlockRows) {
-    const int count = n - r < kAttentionBlockRows ? n - r : kAttentionBlockRows;
-    load_rows<Row>(inputs, list + r, count, dim, block);
-    const float* part = weights + r * lanes;
-    int d = 0;
-    for (; d + kPanel <= dim; d += kPanel) {
-      add_block<kPanelVectors>(part, n_heads, lanes, block + d, count, dim, sums + d);
-    }
-    for (; d < dim; d += 16) {
-      add_block<1>(part, n_heads, lanes, block + d, count, dim, sums + d);
-    }
-  }
-
-  for (int h = 0; h < n_heads; ++h) {
-    float* head = sums + int64_t{h} * dim;
-    for (int d = 0; d < dim; d += 16) {
-      simd::store(head + d, simd::div(simd::load(head + d), simd::set1(denominators[h])));
-    }
-    rotate_tail(head, dim, inputs.rotation + unit.token * 2 * p.n_pairs, p.n_pairs, true);
-    store_row(static_cast<Row*>(out) + first + int64_t{h} * dim, head, dim);
+    const float* rotation = inputs.rotation + unit.token * 2 * p.n_pairs;
+    rotate_tail(head, p.dim, rotation, p.n_pairs, true);
+    store_row(static_cast<Row*>(out) + first + int64_t{h} * p.dim, head, p.dim);
   }
 }
 

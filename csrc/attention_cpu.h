@@ -9,7 +9,7 @@ namespace mlx_dsv4 {
 // Heads lie in the sixteen lanes of a vector while softmax is computed.
 inline constexpr int kAttentionLanes = 16;
 // Rows converted to float32 at a time.
-inline constexpr int kAttentionBlockRows = 32;
+inline constexpr int kAttentionBlockRows = 64;
 
 struct AttentionInputs {
   const void* q;
@@ -20,22 +20,27 @@ struct AttentionInputs {
   const int32_t* selected;
 };
 
+// Rows of a block lie further apart than dim: a power of two would put them in one cache set.
+inline constexpr int64_t attention_pitch(int64_t dim) { return dim + 16; }
+
 // Heads [first, end) of one token; `first` is a multiple of kAttentionLanes.
 struct AttentionUnit {
   int64_t token;
   int first_head, end_head;
 };
 
-inline constexpr int64_t attention_lanes(int64_t n_heads) {
-  return (n_heads + kAttentionLanes - 1) / kAttentionLanes * kAttentionLanes;
+// Whole vectors that hold n values.
+inline constexpr int64_t attention_lanes(int64_t n) {
+  return (n + kAttentionLanes - 1) / kAttentionLanes * kAttentionLanes;
 }
 
 // Row numbers, queries, weights, a block of rows, sums, denominators.
 inline constexpr int64_t attention_scratch_floats(
     const AttentionParams& p, int64_t n_heads, int64_t most_rows) {
   const int64_t lanes = attention_lanes(n_heads);
-  return most_rows + lanes * p.dim + most_rows * lanes +
-         int64_t{kAttentionBlockRows} * p.dim + n_heads * p.dim + lanes;
+  return attention_lanes(most_rows) + lanes * p.dim + most_rows * lanes +
+         kAttentionBlockRows * attention_pitch(p.dim) + n_heads * attention_pitch(p.dim) +
+         lanes;
 }
 
 struct AttentionKernels {

@@ -1,14 +1,13 @@
 // What ops on packed matrices share: format names, checks, memory of their own.
 #pragma once
 
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <string>
 
 #include "../metal/blocks.h"
 #include "check.h"
 #include "panel.h"
+#include "scratch.h"
 
 namespace mlx_dsv4 {
 
@@ -74,21 +73,6 @@ inline void check_in_place(const char* op, const char* name, const mx::array& we
         " must be row-contiguous, it is never copied; got strides ",
         weight.strides());
   }
-}
-
-struct FreeFloats {
-  void operator()(float* p) const { std::free(p); }
-};
-using Floats = std::unique_ptr<float[], FreeFloats>;
-
-// Uninitialised floats on a cache line boundary.
-inline Floats allocate_floats(int64_t n) {
-  const size_t n_bytes = (static_cast<size_t>(n) * sizeof(float) + 64) / 64 * 64;
-  Floats floats(static_cast<float*>(std::aligned_alloc(64, n_bytes)));
-  if (!floats) {
-    throw std::bad_alloc();
-  }
-  return floats;
 }
 
 // This thread's scratch, kept between calls.

@@ -7,6 +7,7 @@
 #include "indexer_cpu.h"
 #include "pool.h"
 #include "rows.h"
+#include "scratch.h"
 
 namespace mlx_dsv4 {
 namespace {
@@ -71,7 +72,7 @@ void score(
   const int64_t row_blocks =
       (int64_t{p.n_rows} + kIndexerBlockRows - 1) / kIndexerBlockRows;
   parallel_for(token_blocks * row_blocks, 1, [&](int64_t begin, int64_t end) {
-    auto scratch = std::make_unique_for_overwrite<float[]>(indexer_scratch_floats(p));
+    auto scratch = allocate_floats(indexer_scratch_floats(p));
     for (int64_t i = begin; i < end; ++i) {
       const int64_t token = i / row_blocks * kIndexerBlockTokens;
       const int64_t row = i % row_blocks * kIndexerBlockRows;
@@ -114,11 +115,11 @@ void select_rows(
   take_best(kernels, nullptr, selected, {0, s.start, s.ratio, p.k}, first_scored);
   const int64_t per_tile = std::max<int64_t>(
       1, kIndexerScratchBytes / (int64_t{sizeof(float)} * std::max(1, s.n_rows)));
-  std::unique_ptr<float[]> scores;
+  Floats scores;
   for (int64_t first = first_scored; first < n_tokens; first += per_tile) {
     const int64_t count = std::min(per_tile, n_tokens - first);
     if (!scores) {
-      scores = std::make_unique_for_overwrite<float[]>(count * s.n_rows);
+      scores = allocate_floats(count * s.n_rows);
     }
     IndexerScoresParams tile = s;
     tile.start = s.start + static_cast<int>(first);
@@ -251,7 +252,7 @@ void IndexerQueries::eval_cpu(
         const auto& kernels = cpu_kernels<IndexerKernels>();
         const auto kernel = bf16 ? kernels.queries_bf16 : kernels.queries_f32;
         parallel_for(n_tokens, 1, [&](int64_t begin, int64_t end) {
-          auto scratch = std::make_unique_for_overwrite<float[]>(p.dim);
+          auto scratch = allocate_floats(p.dim);
           kernel(q, rotation, out, p, scratch.get(), begin, end);
         });
       });

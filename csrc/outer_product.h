@@ -58,4 +58,69 @@ inline void add_outer_products(
   }
 }
 
+// One operand of a sum of outer products: element i of step s is data[i * stride + s * step].
+struct Values {
+  const float* data;
+  int64_t stride, step;
+};
+// The other one: consecutive columns, step s at data + s * step.
+struct Vectors {
+  const float* data;
+  int64_t step;
+};
+
+template <int kCount, int kVectors>
+inline void add_to_stored(
+    Values values, Vectors vectors, int n, float* sums, int64_t pitch) {
+  F32x16 local[kCount][kVectors];
+  for (int i = 0; i < kCount; ++i) {
+    for (int j = 0; j < kVectors; ++j) {
+      local[i][j] = simd::load(sums + i * pitch + 16 * j);
+    }
+  }
+  add_outer_products(
+      local, values.data, values.stride, values.step, vectors.data, vectors.step, n);
+  for (int i = 0; i < kCount; ++i) {
+    for (int j = 0; j < kVectors; ++j) {
+      simd::store(sums + i * pitch + 16 * j, local[i][j]);
+    }
+  }
+}
+
+template <int kVectors>
+void add_columns(
+    Values values, int n_values, Vectors vectors, int n, float* sums, int64_t pitch) {
+  constexpr int kCount = kValues<kVectors>;
+  int i = 0;
+  for (; i + kCount <= n_values; i += kCount) {
+    add_to_stored<kCount, kVectors>(values, vectors, n, sums + i * pitch, pitch);
+    values.data += kCount * values.stride;
+  }
+  for (; i < n_values; ++i) {
+    add_to_stored<1, kVectors>(values, vectors, n, sums + i * pitch, pitch);
+    values.data += values.stride;
+  }
+}
+
+// sums[i * pitch + c] += value(i, s) * vectors[s][c] for s ascending; n_columns is a multiple
+// of 16.
+inline void add_products(
+    Values values,
+    int n_values,
+    Vectors vectors,
+    int n_columns,
+    int n,
+    float* sums,
+    int64_t pitch) {
+  int c = 0;
+  for (; c + kPanel <= n_columns; c += kPanel) {
+    const Vectors panel{vectors.data + c, vectors.step};
+    add_columns<kPanelVectors>(values, n_values, panel, n, sums + c, pitch);
+  }
+  for (; c < n_columns; c += 16) {
+    const Vectors panel{vectors.data + c, vectors.step};
+    add_columns<1>(values, n_values, panel, n, sums + c, pitch);
+  }
+}
+
 }  // namespace mlx_dsv4::DSV4_ISA
