@@ -9,9 +9,10 @@ namespace mlx_dsv4::DSV4_ISA {
 inline constexpr int kPanelVectors = 2;
 inline constexpr int kPanel = 16 * kPanelVectors;
 
+// Half of the registers hold sums; the operands use the others.
 template <int kVectors>
 inline constexpr int kValues =
-    simd::kAccumulators > kVectors ? simd::kAccumulators / kVectors : 1;
+    simd::kRegisters / 2 > kVectors ? simd::kRegisters / 2 / kVectors : 1;
 
 // sums[i][j] += value(i, s) * vector(j, s), for s ascending from 0 to n - 1: one fma after the
 // other, so a sum does not depend on what is computed beside it.

@@ -15,7 +15,6 @@ struct I32x16 {
 namespace simd {
 
 inline constexpr int kRegisters = 8;
-inline constexpr int kAccumulators = 4;
 
 inline F32x16 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 inline F32x16 load(const float* p) {

@@ -15,7 +15,6 @@ struct I32x16 {
 namespace simd {
 
 inline constexpr int kRegisters = 32;
-inline constexpr int kAccumulators = 16;
 
 inline F32x16 set1(float x) { return {_mm512_set1_ps(x)}; }
 inline F32x16 load(const float* p) { return {_mm512_loadu_ps(p)}; }

@@ -15,7 +15,6 @@ struct I32x16 {
 namespace simd {
 
 inline constexpr int kRegisters = 8;
-inline constexpr int kAccumulators = 4;
 
 template <typename Fn>
 inline F32x16 quads(Fn fn) {

@@ -16,8 +16,6 @@ namespace simd {
 
 // How many F32x16 the register file holds.
 inline constexpr int kRegisters = 4;
-// How many sums a kernel may keep in registers beside its operands.
-inline constexpr int kAccumulators = 1;
 
 template <typename Fn>
 inline F32x16 each(Fn fn) {
