@@ -52,6 +52,8 @@ class Loop {
   std::exception_ptr error_;
 };
 
+// Threads join a loop if they wake while it runs; a loop never waits for one that has not joined,
+// so a busy machine costs parallelism and not latency.
 class Pool {
  public:
   void run(Loop& loop, int helpers) {
@@ -61,13 +63,16 @@ class Pool {
       std::lock_guard lock(mutex_);
       loop_ = &loop;
       wanted_ = helpers;
-      busy_ = helpers;
       generation_.fetch_add(1, std::memory_order_release);
     }
     wake_.notify_all();
     loop.work();
-    while (busy_.load(std::memory_order_acquire) > 0) {
-      pause_briefly();
+    {
+      std::lock_guard lock(mutex_);
+      loop_ = nullptr;
+    }
+    for (int spin = 0; joined_.load(std::memory_order_acquire) > 0; ++spin) {
+      spin < kSpins ? pause_briefly() : std::this_thread::yield();
     }
   }
 
@@ -90,11 +95,14 @@ class Pool {
         std::unique_lock lock(mutex_);
         wake_.wait(lock, [&] { return generation_.load() != seen; });
         seen = generation_.load();
-        loop = id < wanted_ ? loop_ : nullptr;
+        if (loop_ && id < wanted_) {
+          loop = loop_;
+          joined_.fetch_add(1, std::memory_order_relaxed);
+        }
       }
       if (loop) {
         loop->work();
-        busy_.fetch_sub(1, std::memory_order_release);
+        joined_.fetch_sub(1, std::memory_order_release);
       }
     }
   }
@@ -103,7 +111,7 @@ class Pool {
   std::mutex run_mutex_, mutex_;
   std::condition_variable wake_;
   std::atomic<uint64_t> generation_{0};
-  std::atomic<int> busy_{0};
+  std::atomic<int> joined_{0};
   Loop* loop_ = nullptr;
   int wanted_ = 0;
   std::vector<std::thread> threads_;
