@@ -2,6 +2,7 @@
 #include "families.h"
 #include "isa.h"
 #include "mapped_file.h"
+#include "mlx/allocator.h"
 #include "mlx/version.h"
 #include "pool.h"
 
@@ -17,7 +18,18 @@ constexpr const char* kBuiltForMlx = DSV4_QUOTE(MLX_VERSION_MAJOR) "." DSV4_QUOT
 #define DSV4_DECLARE_BIND(family) void bind_##family(nb::module_&);
 DSV4_EACH_FAMILY(DSV4_DECLARE_BIND)
 
+// Memory that the system hands out page by page as it is first written.
+mx::array uninitialized(const std::vector<int>& shape, mx::Dtype dtype) {
+  size_t n_bytes = dtype.size();
+  for (const int dim : shape) {
+    n_bytes *= static_cast<size_t>(dim);
+  }
+  return mx::array(
+      mx::allocator::malloc(n_bytes), mx::Shape(shape.begin(), shape.end()), dtype);
+}
+
 void bind_machine(nb::module_& m) {
+  m.def("uninitialized", &uninitialized, "shape"_a, "dtype"_a);
   m.def("isa", &isa_name);
   m.def("set_isa", &set_isa, "name"_a);
   m.def("available_isas", &available_isas);

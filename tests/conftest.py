@@ -1,6 +1,6 @@
 """Fixtures that every test may use."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import mlx.core  # noqa: F401 - registers the array types that _ext needs
 import pytest
@@ -29,3 +29,17 @@ def each_isa() -> Iterator[Iterator[str]]:
     best = _ext.isa()
     yield sets()
     _ext.set_isa(best)
+
+
+@pytest.fixture
+def each_thread_count() -> Iterator[Callable[[], Iterator[int]]]:
+    """Iterates over numbers of threads, to compare results."""
+
+    def counts() -> Iterator[int]:
+        for n in (1, 2, 5):
+            _ext.set_num_threads(n)
+            yield n
+
+    usual = _ext.num_threads()
+    yield counts
+    _ext.set_num_threads(usual)

@@ -1,3 +1,29 @@
-"""DeepSeek-V4-Flash on MLX: caches, lightning indexer, verifier prefill and decoding."""
+"""DeepSeek-V4-Flash on MLX: caches, lightning indexer, verifier prefill and decoding.
+
+The public names load on first use, so that ``mlx-dsv4 doctor`` starts where MLX does not.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlx_dsv4.engine import Engine, Generation, Sampling, Session
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Engine": "mlx_dsv4.engine",
+    "Generation": "mlx_dsv4.engine",
+    "Sampling": "mlx_dsv4.engine",
+    "Session": "mlx_dsv4.engine",
+}
+
+__all__ = ["Engine", "Generation", "Sampling", "Session", "__version__"]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'mlx_dsv4' has no attribute {name!r}")
+        return getattr(importlib.import_module(_HOMES[name]), name)

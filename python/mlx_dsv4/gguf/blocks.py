@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-import gguf
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES
 from numpy.typing import NDArray
 
+import gguf
 from mlx_dsv4.errors import UnsupportedModelError
 
 # Forks of llama.cpp give type ids from here on different meanings.

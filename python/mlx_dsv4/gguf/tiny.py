@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+import gguf
 from mlx_dsv4.config import ARCHITECTURES, KEYS, REQUIRED_VALUES, ModelConfig
 from mlx_dsv4.errors import UnsupportedModelError
 from mlx_dsv4.gguf.blocks import PACKED, block_shape

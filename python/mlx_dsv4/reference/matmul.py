@@ -1,8 +1,8 @@
 """Products with matrices stored as GGUF blocks."""
 
-import gguf
 import numpy as np
 
+import gguf
 from mlx_dsv4.reference.types import Array
 
 

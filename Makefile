@@ -1,0 +1,85 @@
+# make demo   build the package in .venv and generate text with a small model
+# make test   run every check: format, lint, types, layering, tests
+# The others are steps of these two, or write files that they check.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# On Linux MLX has no default backend; on macOS it brings its own.
+BACKEND := $(if $(filter Darwin,$(shell uname -s)),,cpu)
+comma := ,
+NATIVE := pyproject.toml CMakeLists.txt $(wildcard csrc/* metal/*)
+CPP := $(wildcard csrc/*.cpp csrc/*.h metal/*.h)
+TINY := build/tiny.gguf
+
+.PHONY: help venv demo test lint format types layers stub check-install bench clean
+
+help:
+	@sed -n 's/^# //p' Makefile | head -3
+
+$(BIN)/python:
+	@echo "== creating $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "mlx-dsv4 needs Python 3.11 or later: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/.package: $(NATIVE) | $(BIN)/python
+	@echo "== building and installing mlx-dsv4 (a minute or two)"
+	@$(BIN)/python -m pip install --quiet --editable '.$(if $(BACKEND),[$(BACKEND)])'
+	@touch $@
+
+$(VENV)/.tools: pyproject.toml | $(VENV)/.package
+	@echo "== installing the test tools and the oracles (torch, transformers, llama.cpp)"
+	@$(BIN)/python -m pip install --quiet --editable '.[$(if $(BACKEND),$(BACKEND)$(comma))test,oracle,dev]'
+	@touch $(VENV)/.package $@
+
+venv: $(VENV)/.package
+
+$(TINY): $(VENV)/.package
+	@mkdir -p build
+	@echo "== writing a small random model of the real architecture"
+	@$(BIN)/mlx-dsv4 make-tiny $@
+
+demo: $(TINY)
+	@$(BIN)/mlx-dsv4 doctor
+	@echo "== its text is noise (the weights are random), its layers are DeepSeek-V4's"
+	$(BIN)/mlx-dsv4 generate --model $(TINY) --prompt "def attention(query, rows):" --max-tokens 64 --seed 1
+
+test: lint types layers
+	@echo "== tests"
+	@$(BIN)/python -m pytest -q
+
+lint: $(VENV)/.tools
+	@echo "== format and lint"
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/clang-format --dry-run --Werror $(CPP)
+
+format: $(VENV)/.tools
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+	@$(BIN)/clang-format -i $(CPP)
+
+types: $(VENV)/.tools
+	@echo "== types"
+	@$(BIN)/mypy
+
+layers: $(VENV)/.tools
+	@echo "== layering"
+	@$(BIN)/lint-imports
+
+stub: $(VENV)/.tools
+	@$(BIN)/python tests/write_stub.py python/mlx_dsv4/_ext.pyi
+
+# A wheel in an environment of its own, as `pip install '.[cpu]'` gives a user.
+check-install:
+	@echo "== installing into a clean environment"
+	@rm -rf build/clean && $(PYTHON) -m venv build/clean
+	@build/clean/bin/python -m pip install --quiet '.$(if $(BACKEND),[$(BACKEND)])'
+	@cd build && clean/bin/mlx-dsv4 doctor && clean/bin/python -c 'from mlx_dsv4 import Engine'
+
+bench: $(VENV)/.package
+	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean:
+	rm -rf $(VENV) build dist

@@ -1,0 +1,16 @@
+"""Caches: sizes, positions and the held buffers of a session."""
+
+from mlx_dsv4.cache.cache import Cache, Step
+from mlx_dsv4.cache.layer import LayerCache
+from mlx_dsv4.cache.plan import CachePlan, LayerPlan, SpanPlan, plan_cache, plan_span
+
+__all__ = [
+    "Cache",
+    "CachePlan",
+    "LayerCache",
+    "LayerPlan",
+    "SpanPlan",
+    "Step",
+    "plan_cache",
+    "plan_span",
+]

@@ -1,0 +1,98 @@
+"""``mlx-dsv4 inspect``: the model card of a GGUF file."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from mlx_dsv4.config import ModelConfig
+    from mlx_dsv4.gguf import ModelCard
+
+NAMES_SHOWN = 20
+
+
+def inspect(
+    file: Annotated[Path, typer.Argument(help="GGUF file, loadable or not.")],
+) -> None:
+    """Print what a GGUF file holds and what keeps it from running; exit code 1 if anything does."""
+    from mlx_dsv4.gguf import GGUFFile, model_card
+
+    with GGUFFile(file) as opened:
+        card = model_card(opened)
+    console = Console(highlight=False)
+    _print_file(console, card)
+    if card.config is not None:
+        _print_config(console, card.config)
+        console.print(
+            f"KV cache   {card.kv_bytes_per_token:,.0f} bytes per token + "
+            f"{card.kv_fixed_bytes:,} fixed (bfloat16 rows)"
+        )
+    _print_formats(console, card)
+    _print_problems(console, card)
+    if not card.runs:
+        raise typer.Exit(1)
+
+
+def _print_file(console: Console, card: "ModelCard") -> None:
+    console.print(f"[bold]{escape(card.name)}[/bold]")
+    console.print(f"file       {escape(str(card.path))}, {card.n_bytes / 1e9:.3f} GB")
+    console.print(
+        f"format     GGUF {card.version}, architecture {card.architecture or 'not named'}"
+    )
+    console.print(f"weights    {card.bits_per_weight:.2f} bits per weight on average")
+
+
+def _print_config(console: Console, config: "ModelConfig") -> None:
+    console.print(
+        f"shape      {config.layers} layers, hidden {config.hidden}, {config.heads} heads of "
+        f"{config.head_dim}, vocabulary {config.vocab}, context {config.context}"
+    )
+    console.print(
+        f"experts    {config.experts_used} of {config.experts} (hidden {config.expert_hidden}), "
+        f"the first {config.hash_layers} layers by hash"
+    )
+    console.print(
+        f"indexer    {config.indexer_heads} heads of {config.indexer_dim}, "
+        f"selects {config.top_k} rows; window {config.window}"
+    )
+    console.print(f"ratios     {', '.join(str(ratio) for ratio in config.ratios)}")
+
+
+def _print_formats(console: Console, card: "ModelCard") -> None:
+    table = Table("format", "tensors", "bytes", "share", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    total = sum(entry.n_bytes for entry in card.formats.values())
+    for name, entry in card.formats.items():
+        share = entry.n_bytes / max(total, 1)
+        table.add_row(name, str(entry.n_tensors), f"{entry.n_bytes:,}", f"{share:.1%}")
+    console.print(table)
+
+
+def _print_problems(console: Console, card: "ModelCard") -> None:
+    if card.config_error:
+        console.print(f"[red]cannot run[/red]  {escape(card.config_error)}")
+    report = card.tensors
+    if report is not None:
+        _print_names(console, "missing", list(report.missing))
+        for title, rules in (("wrong", report.wrong), ("unsupported", report.unsupported)):
+            _print_names(console, title, [f"{name} {rule}" for name, rule in rules.items()])
+        _print_names(console, "unmatched", list(report.unmatched))
+        _print_names(console, "ignored", list(report.ignored))
+    _print_names(console, "keys nobody reads", list(card.unread_keys))
+    if card.runs:
+        console.print("[green]runs[/green]: nothing is missing, wrong or unsupported")
+
+
+def _print_names(console: Console, title: str, names: list[str]) -> None:
+    if not names:
+        return
+    console.print(f"{title} ({len(names)})")
+    for name in names[:NAMES_SHOWN]:
+        console.print(f"  {escape(name)}")
+    if len(names) > NAMES_SHOWN:
+        console.print(f"  and {len(names) - NAMES_SHOWN} more")

@@ -1,0 +1,33 @@
+"""``mlx-dsv4 make-tiny``: write a small random model of the real architecture."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+Format = Literal["f32", "f16", "bf16", "q8_0", "mxfp4"]
+
+
+def make_tiny(
+    out: Annotated[Path, typer.Argument(help="GGUF file to write.")],
+    seed: Annotated[int, typer.Option(min=0, help="Same seed, same file.")] = 0,
+    dense: Annotated[Format, typer.Option(help="Format of the projections.")] = "q8_0",
+    experts: Annotated[Format, typer.Option(help="Format of the routed experts.")] = "mxfp4",
+    embedding: Annotated[Format, typer.Option(help="Format of the embedding.")] = "bf16",
+    output: Annotated[Format, typer.Option(help="Format of the output matrix.")] = "q8_0",
+    router: Annotated[Format, typer.Option(help="Format of the routers.")] = "f32",
+    elementwise: Annotated[Format, typer.Option(help="Format of norms and biases.")] = "f32",
+) -> None:
+    """Write a random-weight model with every kind of layer: for tests and demonstrations.
+
+    Ratios 0, 0, 4, 128, 4, 128; hash and scored experts; an indexer that selects; a byte-level
+    BPE tokenizer with DeepSeek's special tokens; llama.cpp's keys. Its text is noise.
+    """
+    from mlx_dsv4.gguf.tiny import Formats, random_weights, tiny_config, write_model
+    from mlx_dsv4.gguf.vocabulary import make_vocabulary
+
+    config = tiny_config()
+    formats = Formats(dense, experts, embedding, output, router, elementwise)
+    weights = random_weights(config, seed)
+    write_model(out, config, weights, formats, make_vocabulary(config.vocab))
+    typer.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB, {config.layers} layers")

@@ -1,0 +1,15 @@
+"""What servers import: load a model, open a session, stream text."""
+
+from mlx_dsv4.engine.engine import Engine
+from mlx_dsv4.engine.sampling import Sampler, Sampling
+from mlx_dsv4.engine.session import Generation, Session, Statistics, decode_limit
+
+__all__ = [
+    "Engine",
+    "Generation",
+    "Sampler",
+    "Sampling",
+    "Session",
+    "Statistics",
+    "decode_limit",
+]

@@ -1,0 +1,175 @@
+"""The forward pass: tokens and a cache in, hidden state and logits out."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import mlx.core as mx
+
+from mlx_dsv4 import ops
+from mlx_dsv4.cache import Cache, CachePlan, Step, plan_cache
+from mlx_dsv4.config import ModelConfig
+from mlx_dsv4.errors import PromptError
+from mlx_dsv4.model.attention import ROUND_TRIPS, Attention
+from mlx_dsv4.model.feed_forward import FeedForward
+from mlx_dsv4.model.rope import Rope
+from mlx_dsv4.model.weights import HyperWeights, Weights
+
+Numerics = Literal["official", "plain"]
+CPU = mx.Device(mx.cpu, 0)
+
+
+class Model:
+    """DeepSeek-V4 over bound weights. It owns no mutable state: caches are passed in.
+
+    One prompt gives one answer: the hidden state of a token does not depend, to the bit, on how
+    the tokens before and beside it were cut into calls.
+
+    Args:
+        weights: From :func:`load_weights`.
+        numerics: "official" reproduces the round trips of the quantised caches that the
+            checkpoint was trained with; "plain" leaves them out, as transformers does.
+        device: Where the kernels run.
+
+    Raises:
+        ValueError: ``numerics`` is something else.
+    """
+
+    def __init__(
+        self, weights: Weights, *, numerics: Numerics = "official", device: mx.Device = CPU
+    ) -> None:
+        if numerics not in ROUND_TRIPS:
+            raise ValueError(f"numerics must be official or plain; got {numerics}")
+        self.config: ModelConfig = weights.config
+        self.numerics = numerics
+        self.device = device
+        self._weights = weights
+        self._rope = Rope(weights.config)
+        round_trips = ROUND_TRIPS[numerics]
+        self._layers = [
+            (
+                layer,
+                Attention(weights.config, layer.attention, round_trips),
+                FeedForward(weights.config, layer.feed_forward),
+            )
+            for layer in weights.layers
+        ]
+
+    def plan_cache(self, capacity_tokens: int, *, row_dtype: str = "bfloat16") -> CachePlan:
+        """Sizes of a cache for this model; see :func:`mlx_dsv4.cache.plan_cache`."""
+        return plan_cache(self.config, capacity_tokens, row_dtype=row_dtype)
+
+    def make_cache(self, capacity_tokens: int, *, row_dtype: str = "bfloat16") -> Cache:
+        """An empty cache for ``capacity_tokens`` tokens of one session.
+
+        Raises:
+            PlanError: no cache can be planned for these numbers.
+            AllocationError: it does not fit in memory.
+        """
+        return Cache(self.plan_cache(capacity_tokens, row_dtype=row_dtype))
+
+    def prefill(self, tokens: Sequence[int], cache: Cache) -> mx.array:
+        """Append one or more tokens at the cache's cursor, wherever it stands.
+
+        Args:
+            tokens: Ids, each below the vocabulary size.
+            cache: Of this model; its position moves by ``len(tokens)``.
+
+        Returns:
+            Hidden state ``[T, streams, hidden]`` float32, evaluated.
+
+        Raises:
+            PromptError: no token, or an id outside the vocabulary; nothing has changed.
+            CacheStateError: the cache is poisoned or too small; nothing has changed.
+        """
+        ids = self._ids(tokens)
+        with cache.step(len(tokens)) as step, mx.stream(self.device):
+            state = self._forward(ids, cache, step)
+            mx.eval(state, cache.handles())
+        return state
+
+    def step(self, token: int | mx.array, cache: Cache) -> mx.array:
+        """Append one token without waiting for the result.
+
+        Args:
+            token: An id, or an int32 array of one that may still be computing.
+            cache: Of this model; its position moves by 1. If evaluating the result fails,
+                poison it.
+
+        Returns:
+            Hidden state ``[1, streams, hidden]`` float32, being evaluated.
+
+        Raises:
+            PromptError, CacheStateError: as :meth:`prefill`.
+        """
+        ids = token.reshape(1) if isinstance(token, mx.array) else self._ids([token])
+        with cache.step(1) as step, mx.stream(self.device):
+            state = self._forward(ids, cache, step)
+            mx.async_eval(state, cache.handles())
+        return state
+
+    def logits(self, state: mx.array) -> mx.array:
+        """Logits ``[T, vocab]`` float32 of hidden state ``[T, streams, hidden]``; stateless."""
+        head = self._weights.head
+        with mx.stream(self.device):
+            x = ops.hyper_head(
+                state,
+                head.fn,
+                head.base,
+                head.scale,
+                head.norm,
+                norm_eps=self.config.norm_eps,
+                hyper_eps=self.config.hyper_eps,
+            )
+            return self._weights.output(x)
+
+    @staticmethod
+    def last_token_state(state: mx.array) -> mx.array:
+        """The hidden state ``[1, streams, hidden]`` of the newest token."""
+        return state[-1:]
+
+    def check_tokens(self, tokens: Sequence[int]) -> None:
+        """Refuse what no call can read.
+
+        Raises:
+            PromptError: no token, or an id outside the vocabulary; names the first one.
+        """
+        if not len(tokens):
+            raise PromptError("at least one token is needed; got none")
+        for index, token in enumerate(tokens):
+            if not 0 <= token < self.config.vocab:
+                raise PromptError(
+                    f"token ids must be in 0..{self.config.vocab - 1}; got {token} at index {index}"
+                )
+
+    def _ids(self, tokens: Sequence[int]) -> mx.array:
+        self.check_tokens(tokens)
+        return mx.array(list(tokens), mx.int32)
+
+    def _forward(self, tokens: mx.array, cache: Cache, step: Step) -> mx.array:
+        config = self.config
+        rotations = self._rope.rotations(step)
+        x = self._weights.embedding.rows(tokens)
+        streams = mx.repeat(x[:, None, :], config.streams, axis=1)
+        for (weights, attention, feed_forward), layer in zip(
+            self._layers, cache.layers, strict=True
+        ):
+            x, post, comb = self._enter(streams, weights.attention.hyper)
+            y = attention(x, layer, step.spans[layer.ratio], rotations[layer.ratio])
+            streams = ops.hyper_post(streams, y, post, comb)
+            x, post, comb = self._enter(streams, weights.feed_forward.hyper)
+            streams = ops.hyper_post(streams, feed_forward(x, tokens), post, comb)
+        return streams
+
+    def _enter(
+        self, streams: mx.array, weights: HyperWeights
+    ) -> tuple[mx.array, mx.array, mx.array]:
+        return ops.hyper_pre(
+            streams,
+            weights.fn,
+            weights.base,
+            weights.scale,
+            weights.norm,
+            norm_eps=self.config.norm_eps,
+            hyper_eps=self.config.hyper_eps,
+            iterations=self.config.sinkhorn_iterations,
+        )

@@ -1,0 +1,53 @@
+"""Arrays that are not computed: held buffers, and bytes of a file read in place."""
+
+from collections.abc import Sequence
+from os import PathLike, fspath
+
+import mlx.core as mx
+
+from mlx_dsv4 import _ext
+
+
+def uninitialized(shape: Sequence[int], dtype: mx.Dtype) -> mx.array:
+    """An array of any content, for a buffer whose readable part is always written first.
+
+    The system hands its pages out as they are first written, so a large cache costs memory only
+    as far as it is used.
+
+    Args:
+        shape: Sizes of the axes.
+        dtype: Type of the elements.
+    """
+    return _ext.uninitialized(list(shape), dtype)
+
+
+def data_pointer(array: mx.array) -> int:
+    """Address of an evaluated array's first element; equal addresses mean no copy was made."""
+    return _ext.data_pointer(array)
+
+
+class MappedFile:
+    """A file mapped into memory, read-only; arrays made from it copy nothing and keep it alive.
+
+    Args:
+        path: File to map.
+
+    Raises:
+        RuntimeError: the file cannot be opened or mapped.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self._file = _ext.MappedFile(fspath(path))
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the file."""
+        return self._file.size
+
+    def view(self, offset_bytes: int, shape: Sequence[int]) -> mx.array:
+        """The bytes from ``offset_bytes`` on as a uint8 array of ``shape``.
+
+        Raises:
+            ValueError: the range does not lie in the file (its first 8 bytes are reserved).
+        """
+        return self._file.view(offset_bytes, list(shape))

@@ -1,0 +1,83 @@
+"""What a model refuses, and that a refusal or a failure never leaves a wrong answer behind."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tiny_models import random_tokens, tiny_model
+
+from mlx_dsv4 import ops
+from mlx_dsv4.cache import Cache
+from mlx_dsv4.errors import CacheStateError, PromptError
+from mlx_dsv4.model import Model
+
+TINY = tiny_model()
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return TINY.load("official")
+
+
+@pytest.fixture
+def cache(model: Model) -> Cache:
+    return model.make_cache(200)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ([], "at least one token is needed; got none"),
+        ([5, 1024], r"token ids must be in 0\.\.1023; got 1024 at index 1"),
+        ([-1], r"token ids must be in 0\.\.1023; got -1 at index 0"),
+    ],
+)
+def test_bad_tokens_are_refused(
+    model: Model, cache: Cache, tokens: list[int], message: str
+) -> None:
+    with pytest.raises(PromptError, match=message):
+        model.prefill(tokens, cache)
+    assert (cache.position, cache.poisoned) == (0, False)
+
+
+def test_more_tokens_than_the_cache_holds_are_refused(model: Model, cache: Cache) -> None:
+    model.prefill(random_tokens(TINY.config, 150), cache)
+    with pytest.raises(CacheStateError, match="51 tokens at position 150 reach past"):
+        model.prefill(random_tokens(TINY.config, 51), cache)
+    assert (cache.position, cache.poisoned) == (150, False)
+
+
+def test_unknown_numerics_are_refused() -> None:
+    with pytest.raises(ValueError, match="numerics must be official or plain; got exact"):
+        TINY.load("exact")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("failing", ["hyper_post", "experts", "attention", "window_write"])
+def test_a_failure_between_layers_poisons_and_reset_recovers(
+    model: Model, cache: Cache, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    tokens = random_tokens(TINY.config, 20)
+    expected = np.array(model.prefill(tokens, cache))
+    calls = 0
+    real = getattr(ops, failing)
+
+    def fail_in_the_third_layer(*args, **kwargs):
+        nonlocal calls
+        calls += 1
+        if calls == 5:
+            raise MemoryError("injected")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(ops, failing, fail_in_the_third_layer)
+    with pytest.raises(MemoryError, match="injected"):
+        model.prefill(tokens, cache)
+    monkeypatch.undo()
+    assert cache.poisoned
+    with pytest.raises(CacheStateError, match="injected"):
+        model.prefill(tokens, cache)
+    cache.reset()
+    np.testing.assert_array_equal(np.array(model.prefill(tokens, cache)), expected)
+
+
+def test_a_token_that_turns_out_wrong_while_computing_fails(model: Model, cache: Cache) -> None:
+    with pytest.raises(RuntimeError, match="5000"):
+        mx.eval(model.step(mx.array(5000, mx.int32), cache))

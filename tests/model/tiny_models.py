@@ -1,0 +1,55 @@
+"""Small random models on disk, loaded, with their weights beside them."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+
+from mlx_dsv4.config import ModelConfig
+from mlx_dsv4.gguf import GGUFFile, dequantize
+from mlx_dsv4.gguf.tiny import Formats, random_weights, tiny_config, write_model
+from mlx_dsv4.gguf.vocabulary import make_vocabulary
+from mlx_dsv4.model import Model, Numerics, load_weights
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """A file, and what its tensors decode to (by the ``gguf`` package)."""
+
+    path: Path
+    config: ModelConfig
+    weights: dict[str, np.ndarray]
+
+    def load(self, numerics: Numerics) -> Model:
+        with GGUFFile(self.path) as file:
+            return Model(load_weights(file), numerics=numerics)
+
+
+FLOAT32 = Formats()
+
+
+@cache
+def tiny_model(seed: int = 0, formats: Formats = FLOAT32, **overrides: Any) -> TinyModel:
+    """Write a model once per test run; equal arguments give the same file."""
+    config = tiny_config(**overrides)
+    path = Path(mkdtemp(prefix="dsv4-")) / "tiny.gguf"
+    weights = random_weights(config, seed)
+    write_model(path, config, weights, formats, make_vocabulary(config.vocab))
+    with GGUFFile(path) as file:
+        decoded = {
+            name: weights[name]
+            if info.format == "i32"
+            else dequantize(file.raw(name), info.format, info.shape)
+            for name, info in file.tensors.items()
+        }
+    return TinyModel(path, config, decoded)
+
+
+def random_tokens(config: ModelConfig, n: int, seed: int = 0) -> list[int]:
+    """Ids of the whole vocabulary, the token with a doubled hash expert among them."""
+    tokens = np.random.default_rng(seed).integers(0, config.vocab, n)
+    tokens[n // 2] = 7
+    return [int(token) for token in tokens]

@@ -1,0 +1,97 @@
+"""The repository's own rules: conventions that are not tests decay."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from write_stub import extension_stub
+
+ROOT = Path(__file__).parents[1]
+TRACKED = [
+    ROOT / line
+    for line in subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    if (ROOT / line).is_file()
+]
+SOURCES = [p for p in TRACKED if p.suffix in {".py", ".cpp", ".h", ".metal"}]
+PROSE = [p for p in TRACKED if p.suffix == ".md" and p.name != "CHANGELOG.md"]
+FAMILIES = (
+    re.search(r"set\(FAMILIES ([^\"]+?) CACHE", (ROOT / "CMakeLists.txt").read_text())[1]
+    .replace(";", " ")
+    .split()
+)
+
+HISTORY = re.compile(
+    r"\b(?:Phase|Track|Milestone|ADR)[ -](?:\d|[A-Z]{1,3}\b)"
+    r"|(?i:\b(?:no longer|previously|used to be|legacy|refactor(?:ed)?|for now|todo|fixme)\b)"
+)
+REFUSED_NAMES = {"utils", "helpers", "misc", "core", "base", "manager", "native", "v2"}
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_all_families_are_built() -> None:
+    assert set(FAMILIES) == {
+        *("window", "compressor", "indexer", "attention", "hyper", "route", "matmul", "experts")
+    }
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_kernel_family_has_every_part(family: str) -> None:
+    parts = (
+        f"metal/{family}.h",
+        f"csrc/{family}.h",
+        f"csrc/{family}.cpp",
+        f"csrc/{family}_cpu.h",
+        f"csrc/{family}_cpu.cpp",
+        f"python/mlx_dsv4/ops/{family}.py",
+        f"python/mlx_dsv4/reference/{family}.py",
+        f"tests/kernels/test_{family}.py",
+        f"benchmarks/bench_{family}.py",
+        f"docs/kernels/{family}.md",
+    )
+    assert [part for part in parts if not (ROOT / part).exists()] == []
+
+
+def test_every_op_has_a_reference_twin() -> None:
+    from mlx_dsv4 import ops, reference
+
+    kernels = set(ops.__all__) - {"MappedFile", "data_pointer", "uninitialized"}
+    assert sorted(op for op in kernels if not hasattr(reference, op)) == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_a_file_fits_in_one_head(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 400
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_a_file_has_a_name_that_says_something(path: Path) -> None:
+    assert path.stem not in REFUSED_NAMES
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *PROSE], ids=relative)
+def test_the_tree_speaks_in_the_present_tense(path: Path) -> None:
+    if path != Path(__file__):
+        assert HISTORY.findall(path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", PROSE, ids=relative)
+def test_paths_named_in_prose_exist(path: Path) -> None:
+    text = path.read_text()
+    folders = "csrc|metal|python|tests|benchmarks|docs|examples"
+    named = re.findall(rf"`((?:{folders})/[\w./]+)`", text)
+    links = re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", text)
+    missing = [name for name in named if not (ROOT / name).exists()]
+    missing += [link for link in links if not (path.parent / link).exists()]
+    assert missing == []
+
+
+def test_the_committed_stub_is_the_generated_one() -> None:
+    committed = (ROOT / "python/mlx_dsv4/_ext.pyi").read_text()
+    assert committed == extension_stub(), "run `make stub`"
