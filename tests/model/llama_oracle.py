@@ -1,4 +1,4 @@
-"""Logits of llama.cpp: an implementation that shares nothing with ours, reading our GGUF files.
+"""Logits of llama.cpp, an implementation independent of ours that reads our GGUF files.
 
 It computes plain numerics. The `xllamacpp` wheel exports llama.cpp's C API, which is called here
 in a process of its own: a file that it does not survive is a failed test and not the end of pytest.
@@ -44,6 +44,18 @@ def llama_logits(path: str | Path, tokens: Sequence[int]) -> np.ndarray:
         return np.load(found)
 
 
+# What llama_context_default_params fills in.
+CONTEXT_DEFAULTS = {
+    **{"n_ctx": 512, "n_batch": 2048, "n_ubatch": 512, "n_seq_max": 1, "n_rs_seq": 0},
+    **{"n_outputs_max": 0, "n_outputs_max_per_seq": 1, "n_threads": 4, "n_threads_batch": 4},
+    **{"ctx_type": 0, "rope_scaling_type": -1, "pooling_type": -1, "attention_type": -1},
+    **{"flash_attn_type": FLASH_ATTENTION_AUTO, "rope_freq_base": 0, "rope_freq_scale": 0},
+    **{"yarn_ext_factor": -1, "yarn_attn_factor": -1, "yarn_beta_fast": -1},
+    **{"yarn_beta_slow": -1, "yarn_orig_ctx": 0, "defrag_thold": -1},
+    **{"cb_eval": None, "cb_eval_user_data": None, "type_k": F16, "type_v": F16},
+}
+
+
 class ModelParams(ctypes.Structure):
     """llama_model_params, passed on as its own defaults: larger than it is in any version."""
 
@@ -82,20 +94,11 @@ class ContextParams(ctypes.Structure):
         ("type_v", c_int),
         ("opaque", c_int8 * 1024),
     )
-    DEFAULTS = {
-        **{"n_ctx": 512, "n_batch": 2048, "n_ubatch": 512, "n_seq_max": 1, "n_rs_seq": 0},
-        **{"n_outputs_max": 0, "n_outputs_max_per_seq": 1, "n_threads": 4, "n_threads_batch": 4},
-        **{"ctx_type": 0, "rope_scaling_type": -1, "pooling_type": -1, "attention_type": -1},
-        **{"flash_attn_type": FLASH_ATTENTION_AUTO, "rope_freq_base": 0, "rope_freq_scale": 0},
-        **{"yarn_ext_factor": -1, "yarn_attn_factor": -1, "yarn_beta_fast": -1},
-        **{"yarn_beta_slow": -1, "yarn_orig_ctx": 0, "defrag_thold": -1},
-        **{"cb_eval": None, "cb_eval_user_data": None, "type_k": F16, "type_v": F16},
-    }
 
     def check(self) -> None:
         """Another build may have other fields: its defaults would not be where they are read."""
-        found = {name: getattr(self, name) for name in self.DEFAULTS}
-        if found != self.DEFAULTS:
+        found = {name: getattr(self, name) for name in CONTEXT_DEFAULTS}
+        if found != CONTEXT_DEFAULTS:
             raise RuntimeError(f"llama_context_params has another layout; read {found}")
 
 

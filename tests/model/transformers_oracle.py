@@ -1,4 +1,4 @@
-"""Logits of Hugging Face transformers' DeepSeek-V4: an implementation that shares nothing with ours.
+"""Logits of Hugging Face transformers' DeepSeek-V4, an implementation independent of ours.
 
 It computes plain numerics: no round trips. Everything here is float32 on torch's CPU kernels.
 """
@@ -118,7 +118,7 @@ def translate_config(config: ModelConfig) -> DeepseekV4Config:
         num_experts_per_tok=config.experts_used,
         n_routed_experts=config.experts,
         routed_scaling_factor=config.expert_scale,
-        # transformers warns of any other number than what YaRN stretches to; no value depends on it.
+        # No value depends on it; transformers warns of any length but the one YaRN stretches to.
         max_position_embeddings=int(config.yarn_factor * config.yarn_original_context),
         layer_types=[LAYER_TYPES[ratio] for ratio in config.ratios],
         mlp_layer_types=[
