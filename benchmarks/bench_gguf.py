@@ -11,9 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
-import gguf
 import numpy as np
 
+import gguf
 from mlx_dsv4.config import V4_FLASH
 from mlx_dsv4.gguf import GGUFFile, expected_tensors
 

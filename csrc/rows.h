@@ -1,6 +1,9 @@
-// What ops that take or make rows check: row dtype, dims, rotation tables, round trips.
+// What ops that take or make rows check: row dtype, dims, positions, rotation tables, round
+// trips, and that held buffers can be written in place.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <string>
 
 #include "../metal/common.h"
@@ -11,6 +14,36 @@ namespace mlx_dsv4 {
 inline void check_row_dtype(const char* op, const char* name, mx::Dtype dtype) {
   if (dtype != mx::bfloat16 && dtype != mx::float32) {
     reject(op, name, " must be bfloat16 or float32; got ", dtype);
+  }
+}
+
+// Row kernels work on whole vectors of sixteen floats.
+inline void check_row_dim(const char* op, int dim) {
+  if (dim < 16 || dim % 16 != 0) {
+    reject(op, "D must be a positive multiple of 16; got ", dim);
+  }
+}
+
+// Positions are int32: the last of the step's tokens must be one too.
+inline void check_start(const char* op, int64_t start, int n_tokens) {
+  const int64_t last = std::numeric_limits<int32_t>::max() - int64_t{n_tokens};
+  if (start < 0 || start > last) {
+    reject(op, "start must be in 0..", last, " for ", n_tokens, " tokens; got ", start);
+  }
+}
+
+// Called at evaluation, before anything is written: views of other layouts cannot alias.
+inline void check_in_place(const char* op, const char* name, const mx::array& held) {
+  if (!held.flags().row_contiguous) {
+    std::ostringstream message;
+    message << "[" << op << "] " << name
+            << " must be row-contiguous to be written in place; "
+            << "got shape " << held.shape() << " with strides (";
+    for (size_t i = 0; i < held.strides().size(); ++i) {
+      message << (i > 0 ? "," : "") << held.strides()[i];
+    }
+    message << ")";
+    throw std::runtime_error(message.str());
   }
 }
 

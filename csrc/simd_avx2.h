@@ -14,6 +14,9 @@ struct I32x16 {
 
 namespace simd {
 
+inline constexpr int kRegisters = 8;
+inline constexpr int kAccumulators = 4;
+
 inline F32x16 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 inline F32x16 load(const float* p) {
   return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
@@ -84,21 +87,20 @@ inline void store_bf16(uint16_t* p, F32x16 x) {
 inline F32x16 load_f16(const uint16_t* p) {
   return {_mm256_cvtph_ps(load_16bytes(p)), _mm256_cvtph_ps(load_16bytes(p + 8))};
 }
-// permutevar8x32 reads the low three bits of an index; bit 3 picks the half of the table.
-inline __m256 lookup(const float* table, __m256i index) {
-  const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), index);
-  const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), index);
-  return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
-}
-inline F32x16 lookup_low(const float* table, const uint8_t* bytes) {
-  return {
-      lookup(table, _mm256_cvtepu8_epi32(load_8bytes(bytes))),
-      lookup(table, _mm256_cvtepu8_epi32(load_8bytes(bytes + 8)))};
-}
-inline F32x16 lookup_high(const float* table, const uint8_t* bytes) {
-  return {
-      lookup(table, _mm256_srli_epi32(_mm256_cvtepu8_epi32(load_8bytes(bytes)), 4)),
-      lookup(table, _mm256_srli_epi32(_mm256_cvtepu8_epi32(load_8bytes(bytes + 8)), 4))};
+inline F32x16 set1_f16(const uint16_t* p) { return set1(_cvtsh_ss(*p)); }
+inline void unpack_e2m1(const uint8_t* bytes, F32x16 scale, F32x16& low, F32x16& high) {
+  const __m128i doubled =
+      _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+  const __m128i mask = _mm_set1_epi8(15), codes = load_16bytes(bytes);
+  int8_t values[32];
+  _mm_storeu_si128(
+      reinterpret_cast<__m128i*>(values),
+      _mm_shuffle_epi8(doubled, _mm_and_si128(codes, mask)));
+  _mm_storeu_si128(
+      reinterpret_cast<__m128i*>(values + 16),
+      _mm_shuffle_epi8(doubled, _mm_and_si128(_mm_srli_epi16(codes, 4), mask)));
+  low = mul(load_i8(values), scale);
+  high = mul(load_i8(values + 16), scale);
 }
 inline I32x16 bits(F32x16 x) {
   return {_mm256_castps_si256(x.lo), _mm256_castps_si256(x.hi)};
@@ -113,6 +115,41 @@ inline I32x16 set1_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_ep
 template <int kBits>
 inline I32x16 shift_left(I32x16 a) {
   return {_mm256_slli_epi32(a.lo, kBits), _mm256_slli_epi32(a.hi, kBits)};
+}
+inline void transpose8(__m256 (&tile)[8]) {
+  __m256 pairs[8], quads[8];
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(tile[i], tile[i + 1]);
+    pairs[i + 1] = _mm256_unpackhi_ps(tile[i], tile[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    for (int j = 0; j < 2; ++j) {
+      const __m256d first = _mm256_castps_pd(pairs[i + j]);
+      const __m256d second = _mm256_castps_pd(pairs[i + j + 2]);
+      quads[i + 2 * j] = _mm256_castpd_ps(_mm256_unpacklo_pd(first, second));
+      quads[i + 2 * j + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(first, second));
+    }
+  }
+  for (int c = 0; c < 4; ++c) {
+    tile[c] = _mm256_permute2f128_ps(quads[c], quads[c + 4], 0x20);
+    tile[c + 4] = _mm256_permute2f128_ps(quads[c], quads[c + 4], 0x31);
+  }
+}
+inline void transpose(F32x16 (&tile)[16]) {
+  __m256 quarters[4][8];
+  for (int i = 0; i < 8; ++i) {
+    quarters[0][i] = tile[i].lo;
+    quarters[1][i] = tile[i].hi;
+    quarters[2][i] = tile[i + 8].lo;
+    quarters[3][i] = tile[i + 8].hi;
+  }
+  for (auto& quarter : quarters) {
+    transpose8(quarter);
+  }
+  for (int i = 0; i < 8; ++i) {
+    tile[i] = {quarters[0][i], quarters[2][i]};
+    tile[i + 8] = {quarters[1][i], quarters[3][i]};
+  }
 }
 inline float reduce_add(F32x16 x) {
   const __m256 eight = _mm256_add_ps(x.lo, x.hi);

@@ -14,6 +14,9 @@ struct I32x16 {
 
 namespace simd {
 
+inline constexpr int kRegisters = 32;
+inline constexpr int kAccumulators = 16;
+
 inline F32x16 set1(float x) { return {_mm512_set1_ps(x)}; }
 inline F32x16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline void store(float* p, F32x16 x) { _mm512_storeu_ps(p, x.v); }
@@ -53,16 +56,16 @@ inline void store_bf16(uint16_t* p, F32x16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(high));
 }
 inline F32x16 load_f16(const uint16_t* p) { return {_mm512_cvtph_ps(load_16bit(p))}; }
-inline __m512i load_bytes(const uint8_t* p) {
-  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-}
-inline F32x16 lookup_low(const float* table, const uint8_t* bytes) {
+inline F32x16 set1_f16(const uint16_t* p) { return {_mm512_set1_ps(_cvtsh_ss(*p))}; }
+inline void unpack_e2m1(const uint8_t* bytes, F32x16 scale, F32x16& low, F32x16& high) {
+  const __m512 doubled =
+      _mm512_setr_ps(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+  const __m512 scaled = _mm512_mul_ps(doubled, scale.v);
+  const __m512i codes =
+      _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
   // permutexvar reads only the low four bits of each index.
-  return {_mm512_permutexvar_ps(load_bytes(bytes), _mm512_loadu_ps(table))};
-}
-inline F32x16 lookup_high(const float* table, const uint8_t* bytes) {
-  return {_mm512_permutexvar_ps(
-      _mm512_srli_epi32(load_bytes(bytes), 4), _mm512_loadu_ps(table))};
+  low = {_mm512_permutexvar_ps(codes, scaled)};
+  high = {_mm512_permutexvar_ps(_mm512_srli_epi32(codes, 4), scaled)};
 }
 inline I32x16 bits(F32x16 x) { return {_mm512_castps_si512(x.v)}; }
 inline F32x16 from_bits(I32x16 x) { return {_mm512_castsi512_ps(x.v)}; }
@@ -71,6 +74,32 @@ inline I32x16 set1_int(int32_t x) { return {_mm512_set1_epi32(x)}; }
 template <int kBits>
 inline I32x16 shift_left(I32x16 a) {
   return {_mm512_slli_epi32(a.v, kBits)};
+}
+inline void transpose(F32x16 (&tile)[16]) {
+  __m512 pairs[16], quads[16];
+  for (int i = 0; i < 16; i += 2) {
+    pairs[i] = _mm512_unpacklo_ps(tile[i].v, tile[i + 1].v);
+    pairs[i + 1] = _mm512_unpackhi_ps(tile[i].v, tile[i + 1].v);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    for (int j = 0; j < 2; ++j) {
+      const __m512d first = _mm512_castps_pd(pairs[i + j]);
+      const __m512d second = _mm512_castps_pd(pairs[i + j + 2]);
+      quads[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(first, second));
+      quads[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(first, second));
+    }
+  }
+  // 128-bit lane j of quads[4 * i + c] holds column 4 * j + c of rows 4 * i to 4 * i + 3.
+  for (int c = 0; c < 4; ++c) {
+    const __m512 even = _mm512_shuffle_f32x4(quads[c], quads[c + 4], 0x88);
+    const __m512 odd = _mm512_shuffle_f32x4(quads[c], quads[c + 4], 0xDD);
+    const __m512 even_low = _mm512_shuffle_f32x4(quads[c + 8], quads[c + 12], 0x88);
+    const __m512 odd_low = _mm512_shuffle_f32x4(quads[c + 8], quads[c + 12], 0xDD);
+    tile[c].v = _mm512_shuffle_f32x4(even, even_low, 0x88);
+    tile[c + 4].v = _mm512_shuffle_f32x4(odd, odd_low, 0x88);
+    tile[c + 8].v = _mm512_shuffle_f32x4(even, even_low, 0xDD);
+    tile[c + 12].v = _mm512_shuffle_f32x4(odd, odd_low, 0xDD);
+  }
 }
 inline float reduce_add(F32x16 x) {
   const __m256 eight =

@@ -14,6 +14,9 @@ struct I32x16 {
 
 namespace simd {
 
+inline constexpr int kRegisters = 8;
+inline constexpr int kAccumulators = 4;
+
 template <typename Fn>
 inline F32x16 quads(Fn fn) {
   return {{fn(0), fn(1), fn(2), fn(3)}};
@@ -61,8 +64,7 @@ inline F32x16 select_less(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
   return quads(
       [&](int i) { return vbslq_f32(vcltq_f32(a.v[i], b.v[i]), x.v[i], y.v[i]); });
 }
-inline F32x16 load_i8(const int8_t* p) {
-  const int8x16_t raw = vld1q_s8(p);
+inline F32x16 widen_i8(int8x16_t raw) {
   const int16x8_t lo = vmovl_s8(vget_low_s8(raw)), hi = vmovl_s8(vget_high_s8(raw));
   return {{
       vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo))),
@@ -71,6 +73,7 @@ inline F32x16 load_i8(const int8_t* p) {
       vcvtq_f32_s32(vmovl_s16(vget_high_s16(hi))),
   }};
 }
+inline F32x16 load_i8(const int8_t* p) { return widen_i8(vld1q_s8(p)); }
 inline F32x16 load_bf16(const uint16_t* p) {
   return quads(
       [&](int i) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16)); });
@@ -90,19 +93,16 @@ inline F32x16 load_f16(const uint16_t* p) {
   return quads(
       [&](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))); });
 }
-inline F32x16 lookup_low(const float* table, const uint8_t* bytes) {
-  float values[16];
-  for (int i = 0; i < 16; ++i) {
-    values[i] = table[bytes[i] & 15];
-  }
-  return load(values);
+inline F32x16 set1_f16(const uint16_t* p) {
+  const float32x4_t four = vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(*p)));
+  return quads([&](int) { return four; });
 }
-inline F32x16 lookup_high(const float* table, const uint8_t* bytes) {
-  float values[16];
-  for (int i = 0; i < 16; ++i) {
-    values[i] = table[bytes[i] >> 4];
-  }
-  return load(values);
+inline void unpack_e2m1(const uint8_t* bytes, F32x16 scale, F32x16& low, F32x16& high) {
+  constexpr int8_t kDoubled[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+  const int8x16_t doubled = vld1q_s8(kDoubled);
+  const uint8x16_t codes = vld1q_u8(bytes);
+  low = mul(widen_i8(vqtbl1q_s8(doubled, vandq_u8(codes, vdupq_n_u8(15)))), scale);
+  high = mul(widen_i8(vqtbl1q_s8(doubled, vshrq_n_u8(codes, 4))), scale);
 }
 inline I32x16 bits(F32x16 x) {
   I32x16 r;
@@ -133,6 +133,28 @@ inline I32x16 shift_left(I32x16 a) {
     a.v[i] = vshlq_n_s32(a.v[i], kBits);
   }
   return a;
+}
+inline void transpose(F32x16 (&tile)[16]) {
+  F32x16 turned[16];
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 4; ++j) {
+      const float32x4_t* rows[4];
+      for (int c = 0; c < 4; ++c) {
+        rows[c] = &tile[4 * i + c].v[j];
+      }
+      const float32x4x2_t top = vzipq_f32(*rows[0], *rows[2]);
+      const float32x4x2_t bottom = vzipq_f32(*rows[1], *rows[3]);
+      const float32x4x2_t left = vzipq_f32(top.val[0], bottom.val[0]);
+      const float32x4x2_t right = vzipq_f32(top.val[1], bottom.val[1]);
+      turned[4 * j].v[i] = left.val[0];
+      turned[4 * j + 1].v[i] = left.val[1];
+      turned[4 * j + 2].v[i] = right.val[0];
+      turned[4 * j + 3].v[i] = right.val[1];
+    }
+  }
+  for (int i = 0; i < 16; ++i) {
+    tile[i] = turned[i];
+  }
 }
 inline float reduce_add(F32x16 x) {
   const float32x4_t four =

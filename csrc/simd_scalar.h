@@ -14,6 +14,11 @@ struct I32x16 {
 
 namespace simd {
 
+// How many F32x16 the register file holds.
+inline constexpr int kRegisters = 4;
+// How many sums a kernel may keep in registers beside its operands.
+inline constexpr int kAccumulators = 1;
+
 template <typename Fn>
 inline F32x16 each(Fn fn) {
   F32x16 r;
@@ -83,12 +88,12 @@ inline void store_bf16(uint16_t* p, F32x16 x) {
 inline F32x16 load_f16(const uint16_t* p) {
   return each([&](int i) { return f16_to_f32(p[i]); });
 }
-// table[low four bits of bytes[i]] and table[high four bits of bytes[i]].
-inline F32x16 lookup_low(const float* table, const uint8_t* bytes) {
-  return each([&](int i) { return table[bytes[i] & 15]; });
-}
-inline F32x16 lookup_high(const float* table, const uint8_t* bytes) {
-  return each([&](int i) { return table[bytes[i] >> 4]; });
+inline F32x16 set1_f16(const uint16_t* p) { return set1(f16_to_f32(*p)); }
+// Lane i: twice the E2M1 value of the low and of the high four bits of bytes[i], times scale.
+inline void unpack_e2m1(const uint8_t* bytes, F32x16 scale, F32x16& low, F32x16& high) {
+  constexpr float kDoubled[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+  low = each([&](int i) { return kDoubled[bytes[i] & 15] * scale.lane[i]; });
+  high = each([&](int i) { return kDoubled[bytes[i] >> 4] * scale.lane[i]; });
 }
 inline I32x16 bits(F32x16 x) {
   I32x16 r;
@@ -120,6 +125,16 @@ inline I32x16 shift_left(I32x16 a) {
     a.lane[i] = static_cast<int32_t>(static_cast<uint32_t>(a.lane[i]) << kBits);
   }
   return a;
+}
+// Lane j of tile[i] and lane i of tile[j] change places.
+inline void transpose(F32x16 (&tile)[16]) {
+  for (int i = 0; i < 16; ++i) {
+    for (int j = 0; j < i; ++j) {
+      const float x = tile[i].lane[j];
+      tile[i].lane[j] = tile[j].lane[i];
+      tile[j].lane[i] = x;
+    }
+  }
 }
 // Lane i + lane i + 8, then + 4, + 2, + 1: the one order in which lanes are summed.
 inline float reduce_add(F32x16 x) {

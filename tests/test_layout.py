@@ -18,11 +18,7 @@ TRACKED = [
 ]
 SOURCES = [p for p in TRACKED if p.suffix in {".py", ".cpp", ".h", ".metal"}]
 PROSE = [p for p in TRACKED if p.suffix == ".md" and p.name != "CHANGELOG.md"]
-FAMILIES = (
-    re.search(r"set\(FAMILIES ([^\"]+?) CACHE", (ROOT / "CMakeLists.txt").read_text())[1]
-    .replace(";", " ")
-    .split()
-)
+FAMILIES = re.search(r"set\(FAMILIES ([^)]+)\)", (ROOT / "CMakeLists.txt").read_text())[1].split()
 
 HISTORY = re.compile(
     r"\b(?:Phase|Track|Milestone|ADR)[ -](?:\d|[A-Z]{1,3}\b)"

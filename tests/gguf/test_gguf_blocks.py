@@ -1,10 +1,10 @@
 """Block formats against the gguf package, and against blocks worked by hand."""
 
-import gguf
 import numpy as np
 import pytest
 from gguf.constants import GGML_QUANT_SIZES
 
+import gguf
 from mlx_dsv4.errors import UnsupportedModelError
 from mlx_dsv4.gguf import PACKED, block_shape, dequantize
 from mlx_dsv4.gguf.blocks import DECODABLE, FORMATS, n_bytes_of

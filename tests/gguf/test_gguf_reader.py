@@ -5,7 +5,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
 from gguf_bytes import (
@@ -29,6 +28,7 @@ from gguf_bytes import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import gguf
 from mlx_dsv4.config import ModelConfig
 from mlx_dsv4.errors import Dsv4Error, FileFormatError, UnsupportedModelError
 from mlx_dsv4.gguf import GGUFFile, check_tensors, model_card

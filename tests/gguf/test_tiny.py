@@ -2,10 +2,10 @@
 
 from dataclasses import fields, replace
 
-import gguf
 import numpy as np
 import pytest
 
+import gguf
 from mlx_dsv4.config import ModelConfig
 from mlx_dsv4.errors import ConfigError, UnsupportedModelError
 from mlx_dsv4.gguf import PACKED, GGUFFile, check_tensors, dequantize, expected_tensors
@@ -66,6 +66,13 @@ def test_a_seed_gives_its_weights(small_config, weights):
     for name, array in weights.items():
         assert np.array_equal(array, again[name])
         assert not np.array_equal(array, other[name])
+
+
+def test_tensors_of_one_shape_differ(weights):
+    gate, up = (weights[f"blk.0.ffn_{part}_exps.weight"] for part in ("gate", "up"))
+    correlation = np.corrcoef(gate.ravel(), up.ravel())[0, 1]
+    # five standard deviations of the correlation of independent samples
+    assert abs(correlation) < 5 / gate.size**0.5
 
 
 def test_expert_tables_name_experts_once_but_for_one_token(small_config, weights):

@@ -3,12 +3,12 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from tiny_models import random_tokens, tiny_model
 
 from mlx_dsv4 import ops
 from mlx_dsv4.cache import Cache
 from mlx_dsv4.errors import CacheStateError, PromptError
 from mlx_dsv4.model import Model
+from tiny_models import random_tokens, tiny_model
 
 TINY = tiny_model()
 

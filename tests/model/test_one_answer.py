@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import TinyModel, random_tokens, tiny_model
 
 from mlx_dsv4.cache import Cache
 from mlx_dsv4.gguf.tiny import Formats
 from mlx_dsv4.model import Model, Numerics
+from tiny_models import TinyModel, random_tokens, tiny_model
 
 TOKENS = 300
 CAPACITY = 400

@@ -1,0 +1,100 @@
+// What ops on packed matrices share: format names, checks, memory of their own.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "../metal/blocks.h"
+#include "check.h"
+#include "panel.h"
+
+namespace mlx_dsv4 {
+
+// The enum of a ggml type name.
+inline int parse_format(const char* op, const char* name, const std::string& format) {
+  static constexpr std::pair<const char*, BlockFormat> kFormats[] = {
+      {"f32", kFormatF32},
+      {"f16", kFormatF16},
+      {"bf16", kFormatBF16},
+      {"q8_0", kFormatQ8_0},
+      {"mxfp4", kFormatMXFP4}};
+  for (const auto& [known, value] : kFormats) {
+    if (format == known) {
+      return value;
+    }
+  }
+  reject(op, name, " must be one of f32, f16, bf16, q8_0, mxfp4; got ", format);
+}
+
+// weight [..., row_bytes] u8 with `ndim` dims, rows of k values.
+inline void check_blocks(
+    const char* op,
+    const char* name,
+    const mx::array& weight,
+    int ndim,
+    int format,
+    int k) {
+  check_dtype(op, name, weight, mx::uint8);
+  const int elements = block_elements(format);
+  if (k < 1 || k % elements != 0) {
+    reject(
+        op,
+        "rows of ",
+        name,
+        " must hold a positive multiple of ",
+        elements,
+        " values; got ",
+        k);
+  }
+  const char* layout = ndim == 2 ? "[N, row_bytes]" : "[E, N, row_bytes]";
+  if (static_cast<int>(weight.ndim()) != ndim ||
+      weight.shape(-1) != row_bytes(format, k)) {
+    reject(
+        op,
+        name,
+        " must be ",
+        layout,
+        " with row_bytes = ",
+        row_bytes(format, k),
+        " for ",
+        k,
+        " values; got ",
+        weight.shape());
+  }
+}
+
+// Known only when the array is evaluated: packed matrices are read where they lie.
+inline void check_in_place(const char* op, const char* name, const mx::array& weight) {
+  if (!weight.flags().row_contiguous) {
+    reject(
+        op,
+        name,
+        " must be row-contiguous, it is never copied; got strides ",
+        weight.strides());
+  }
+}
+
+struct FreeFloats {
+  void operator()(float* p) const { std::free(p); }
+};
+using Floats = std::unique_ptr<float[], FreeFloats>;
+
+// Uninitialised floats on a cache line boundary.
+inline Floats allocate_floats(int64_t n) {
+  const size_t n_bytes = (static_cast<size_t>(n) * sizeof(float) + 64) / 64 * 64;
+  Floats floats(static_cast<float*>(std::aligned_alloc(64, n_bytes)));
+  if (!floats) {
+    throw std::bad_alloc();
+  }
+  return floats;
+}
+
+// This thread's scratch, kept between calls.
+inline PanelScratch& panel_scratch() {
+  thread_local const auto scratch = std::make_unique<PanelScratch>();
+  return *scratch;
+}
+
+}  // namespace mlx_dsv4

@@ -1,0 +1,108 @@
+// Decoders of the block formats: raw bytes of a matrix row -> float32 lanes, exactly.
+//
+// A format decodes kElements values from kBytes at once. Only *_cpu.cpp may include it.
+#pragma once
+
+#include "../metal/blocks.h"
+#include "simd.h"
+
+namespace mlx_dsv4::DSV4_ISA {
+
+struct BlocksF32 {
+  static constexpr int kElements = 16, kBytes = 64;
+  static void decode(const uint8_t* block, F32x16* values) {
+    values[0] = simd::load(reinterpret_cast<const float*>(block));
+  }
+};
+
+struct BlocksF16 {
+  static constexpr int kElements = 16, kBytes = 32;
+  static void decode(const uint8_t* block, F32x16* values) {
+    values[0] = simd::load_f16(reinterpret_cast<const uint16_t*>(block));
+  }
+};
+
+struct BlocksBF16 {
+  static constexpr int kElements = 16, kBytes = 32;
+  static void decode(const uint8_t* block, F32x16* values) {
+    values[0] = simd::load_bf16(reinterpret_cast<const uint16_t*>(block));
+  }
+};
+
+struct BlocksQ8_0 {
+  static constexpr int kElements = 32, kBytes = 34;
+  static void decode(const uint8_t* block, F32x16* values) {
+    const F32x16 scale = simd::set1_f16(reinterpret_cast<const uint16_t*>(block));
+    const auto* codes = reinterpret_cast<const int8_t*>(block + 2);
+    values[0] = simd::mul(simd::load_i8(codes), scale);
+    values[1] = simd::mul(simd::load_i8(codes + 16), scale);
+  }
+};
+
+// Half of each E8M0 scale, 2^(e - 128), since the lanes hold doubled E2M1 values.
+struct E8M0Halves {
+  float of[256];
+};
+constexpr E8M0Halves make_e8m0_halves() {
+  E8M0Halves halves{};
+  halves.of[0] = 0x1p-128f;
+  for (int e = 1; e < 256; ++e) {
+    halves.of[e] = 2 * halves.of[e - 1];
+  }
+  return halves;
+}
+constexpr E8M0Halves kE8M0Halves = make_e8m0_halves();
+
+struct BlocksMXFP4 {
+  static constexpr int kElements = 32, kBytes = 17;
+  static void decode(const uint8_t* block, F32x16* values) {
+    const F32x16 half_scale = simd::set1(kE8M0Halves.of[block[0]]);
+    simd::unpack_e2m1(block + 1, half_scale, values[0], values[1]);
+  }
+};
+
+// Calls fn with the decoder of `format`, an enum BlockFormat.
+template <typename Fn>
+inline void with_blocks(int format, Fn fn) {
+  switch (format) {
+    case kFormatF32:
+      return fn(BlocksF32{});
+    case kFormatF16:
+      return fn(BlocksF16{});
+    case kFormatBF16:
+      return fn(BlocksBF16{});
+    case kFormatQ8_0:
+      return fn(BlocksQ8_0{});
+    case kFormatMXFP4:
+      return fn(BlocksMXFP4{});
+  }
+}
+
+// The last n < 16 values of a row, zeros after them.
+template <typename Blocks>
+inline void decode_tail(const uint8_t* block, int n, F32x16* values) {
+  uint8_t bytes[Blocks::kBytes] = {};
+  std::memcpy(bytes, block, n * (Blocks::kBytes / Blocks::kElements));
+  Blocks::decode(bytes, values);
+}
+
+// Values [first, first + n) of a row, `first` a multiple of 32; zeros up to whole lanes.
+template <typename Blocks>
+inline void decode_values(const uint8_t* row, int first, int n, float* out) {
+  constexpr int kStep = Blocks::kElements;
+  const uint8_t* block = row + int64_t{first / kStep} * Blocks::kBytes;
+  F32x16 values[kStep / 16];
+  int i = 0;
+  for (; i + kStep <= n; i += kStep, block += Blocks::kBytes) {
+    Blocks::decode(block, values);
+    for (int j = 0; j < kStep / 16; ++j) {
+      simd::store(out + i + 16 * j, values[j]);
+    }
+  }
+  if (i < n) {
+    decode_tail<Blocks>(block, n - i, values);
+    simd::store(out + i, values[0]);
+  }
+}
+
+}  // namespace mlx_dsv4::DSV4_ISA

@@ -1,0 +1,245 @@
+"""The command line as a user types it: output, exit codes, and no tracebacks."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mlx_dsv4 import __version__
+
+COMMAND = [sys.executable, "-m", "mlx_dsv4"]
+
+
+def run(*arguments: str | Path, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env=os.environ | {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
+    )
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cli") / "tiny.gguf"
+    made = run("make-tiny", path)
+    assert made.returncode == 0, made.stderr
+    assert re.search(r"tiny\.gguf: \d+\.\d MB, 6 layers", made.stdout)
+    return path
+
+
+def generate(model: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    return run("generate", "--model", model, "--prompt", "def f(x):", *more)
+
+
+def test_generate_prints_text_and_then_counts_and_rates(tiny: Path) -> None:
+    done = generate(tiny, "--max-tokens", "12", "--seed", "3")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout) > 5
+    pattern = r"\d+ prompt tokens, [\d.]+ tokens/s; \d+ generated, [\d.]+ tokens/s; ended by \w+"
+    assert re.fullmatch(pattern, done.stderr.strip())
+
+
+def test_a_seed_repeats_and_numerics_changes_the_text(tiny: Path) -> None:
+    first, again, other, plain = (
+        generate(tiny, "--max-tokens", "20", *more).stdout
+        for more in (
+            ("--seed", "5"),
+            ("--seed", "5"),
+            ("--seed", "6"),
+            ("--temperature", "0", "--numerics", "plain"),
+        )
+    )
+    assert first == again
+    assert first != other
+    greedy = generate(tiny, "--max-tokens", "20", "--temperature", "0").stdout
+    assert greedy != plain
+
+
+def test_the_context_bounds_the_generation(tiny: Path) -> None:
+    done = generate(tiny, "--context", "16", "--max-tokens", "500", "--temperature", "0")
+    prompt, generated = map(int, re.search(r"(\d+) prompt.*?(\d+) generated", done.stderr).groups())
+    assert prompt + generated - 1 <= 16
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--model", "nowhere.gguf", "--prompt", "x"], 1, "nowhere.gguf: No such file"),
+        (["--model", __file__, "--prompt", "x"], 1, "must be a GGUF file"),
+        (["--prompt", "x"], 2, "Missing option '--model'"),
+        (["--model", "TINY", "--prompt", ""], 1, "the prompt is empty"),
+        (["--model", "TINY", "--prompt", "x" * 50, "--context", "9"], 1, "context of 9 tokens"),
+        (["--model", "TINY", "--prompt", "x", "--context", "99999"], 1, r"1\.\.4096 tokens"),
+        (["--model", "TINY", "--prompt", "x", "--top-p", "0"], 2, "top_p must be above 0"),
+        (["--model", "TINY", "--prompt", "x", "--temperature", "-1"], 2, "temperature"),
+        (["--model", "TINY", "--prompt", "x", "--numerics", "fp8"], 2, "numerics"),
+        (["--model", "TINY", "--prompt", "x", "--max-tokens", "0"], 2, "max-tokens"),
+    ],
+)
+def test_bad_input_is_one_message_and_a_code(
+    tiny: Path, arguments: list[str], code: int, message: str
+) -> None:
+    done = run("generate", *[str(tiny) if a == "TINY" else a for a in arguments])
+    assert done.returncode == code
+    assert re.search(message, done.stderr)
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_too_little_memory_is_said_before_anything_is_made(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mlx_dsv4 import cli
+
+    monkeypatch.setattr("mlx_dsv4.cache.cache.available_bytes", lambda: 1000)
+    monkeypatch.setattr(
+        sys, "argv", ["mlx-dsv4", "generate", "--model", str(tiny), "--prompt", "x"]
+    )
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main()
+    assert exit_info.value.code == 1
+    assert "1000 are available on this machine: choose a smaller context" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_with_130_and_the_text_so_far(tiny: Path) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "generate", "--model", tiny, "--prompt", "x", "--max-tokens", "4000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        begun = process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert begun + rest
+    assert "ended by cancelled" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_closed_pipe_is_no_error_report(tiny: Path) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "generate", "--model", tiny, "--prompt", "x", "--max-tokens", "2000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.stderr is not None
+        errors = process.stderr.read()
+    assert process.returncode == 1
+    assert "Traceback" not in errors
+    assert "BrokenPipe" not in errors
+
+
+def test_a_terminal_sees_a_progress_bar(tiny: Path) -> None:
+    leader, follower = pty.openpty()
+    arguments = ["generate", "--model", str(tiny), "--prompt", "x" * 3000, "--max-tokens", "1"]
+    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=follower):
+        os.close(follower)
+        seen = b""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                piece = os.read(leader, 4096)
+            except OSError:  # the other side is closed
+                break
+            seen += piece
+    os.close(leader)
+    assert b"reading prompt" in seen
+    assert re.search(rb"\d+/\d+", seen)
+
+
+def test_inspect_shows_the_card(tiny: Path) -> None:
+    done = run("inspect", tiny)
+    assert done.returncode == 0
+    for expected in ("0, 0, 4, 128, 4, 128", "mxfp4", "q8_0", "bytes per token", "runs"):
+        assert expected in done.stdout
+
+
+def test_inspect_says_what_keeps_a_file_from_running(tiny: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(tiny.read_bytes().replace(b"blk.3.attn_kv.weight", b"blk.3.attn_kw.weight"))
+    done = run("inspect", broken)
+    assert done.returncode == 1
+    assert "missing (1)" in done.stdout
+    assert "blk.3.attn_kv.weight" in done.stdout
+    assert "unmatched (1)" in done.stdout
+    failed = generate(broken)
+    assert failed.returncode == 1
+    assert "blk.3.attn_kv.weight" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+def test_another_architecture_is_named(tiny: Path, tmp_path: Path) -> None:
+    other = tmp_path / "llama.gguf"
+    other.write_bytes(tiny.read_bytes().replace(b"deepseek4", b"llamamodl"))
+    done = generate(other)
+    assert done.returncode == 1
+    assert "llamamodl" in done.stderr
+
+
+def test_make_tiny_repeats_to_the_byte_and_takes_formats(tiny: Path, tmp_path: Path) -> None:
+    again, other, full = (tmp_path / name for name in ("a.gguf", "b.gguf", "c.gguf"))
+    assert run("make-tiny", again).returncode == 0
+    assert run("make-tiny", other, "--seed", "1").returncode == 0
+    assert again.read_bytes() == tiny.read_bytes() != other.read_bytes()
+    assert run("make-tiny", full, "--dense", "f32", "--experts", "f32").returncode == 0
+    assert full.stat().st_size > 2 * tiny.stat().st_size
+
+
+def test_make_tiny_into_nowhere_fails_cleanly(tmp_path: Path) -> None:
+    done = run("make-tiny", tmp_path / "no" / "x.gguf")
+    assert done.returncode == 1
+    assert "No such file" in done.stderr
+
+
+def test_doctor_finds_a_working_installation() -> None:
+    done = run("doctor", "--json")
+    assert done.returncode == 0, done.stdout
+    probes = {result["probe"]: result for result in json.loads(done.stdout)}
+    assert all(result["ok"] for result in probes.values())
+    assert {"mlx_version", "mlx_backend", "extension", "arrays_cross", "cpu", "shaders"} <= set(
+        probes
+    )
+
+
+def test_doctor_names_what_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from mlx_dsv4 import backend, cli
+
+    monkeypatch.setattr(backend, "installed_mlx", lambda: "0.1.0")
+    result = CliRunner().invoke(cli.app, ["doctor"])
+    assert result.exit_code == 1
+    assert "FAIL  mlx_version" in result.output
+    assert "compiled for mlx 0.32.4, installed is 0.1.0" in result.output
+    assert "-> install that mlx" in result.output
+
+
+def test_version_and_help() -> None:
+    assert run("--version").stdout == f"mlx-dsv4 {__version__}\n"
+    helped = run("generate", "--help").stdout
+    options = (
+        "--temperature",
+        "--top-p",
+        "--top-k",
+        "--min-p",
+        "--seed",
+        "--numerics",
+        "--context",
+    )
+    assert all(option in helped for option in options)
