@@ -88,6 +88,18 @@ def test_a_token_does_not_depend_on_its_batch(format: str, isa: str) -> None:
         assert same_bits(together, mx.concatenate(alone[:n]))
 
 
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_more_tokens_than_one_block_of_scratch_holds(dtype: mx.Dtype) -> None:
+    x = mx.array(make_x(1030, 128)).astype(dtype)
+    weight = mx.array(random_rows((8, 64), "q8_0"))
+    whole = ops.matmul(x, weight, format="q8_0", groups=2)
+    parts = [
+        ops.matmul(x[begin : begin + 103], weight, format="q8_0", groups=2)
+        for begin in range(0, 1030, 103)
+    ]
+    assert same_bits(whole, mx.concatenate(parts))
+
+
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("n_tokens", [1, 3, 20])
 def test_instruction_sets_agree_to_the_bit(
