@@ -11,18 +11,53 @@ namespace {
 // Rows that stay together, and the least multiply-adds that are worth waking a thread for.
 constexpr int64_t kRowsPerUnit = 8, kTermsPerPiece = 1 << 16;
 constexpr int64_t kValuesPerPiece = 1 << 14;
+// Bounds the memory of packed tokens.
+constexpr int64_t kTokensPerBlock = 1024;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-void pack(const mx::array& x, float* packed, int64_t n, int k) {
+template <typename Value, typename Pack>
+void multiply_block(
+    const Value* x,
+    Pack pack,
+    const uint8_t* weight,
+    float* out,
+    float* packed,
+    int64_t n_tokens,
+    const MatmulParams& p) {
   const auto& kernels = cpu_kernels<MatmulKernels>();
-  parallel_for(n, ceil_div(kValuesPerPiece, k), [&](int64_t begin, int64_t end) {
-    if (x.dtype() == mx::float32) {
-      kernels.pack_f32(x.data<float>(), packed, k, begin, end);
-    } else {
-      kernels.pack_bf16(x.data<uint16_t>(), packed, k, begin, end);
-    }
+  parallel_for(
+      n_tokens * p.groups,
+      ceil_div(kValuesPerPiece, p.k),
+      [&](int64_t begin, int64_t end) { pack(x, packed, p.k, begin, end); });
+  const int64_t grain = ceil_div(kTermsPerPiece, kRowsPerUnit * n_tokens * p.k);
+  parallel_for(ceil_div(p.n_rows, kRowsPerUnit), grain, [&](int64_t begin, int64_t end) {
+    const int64_t last = std::min<int64_t>(p.n_rows, end * kRowsPerUnit);
+    kernels.multiply(
+        packed, weight, out, panel_scratch(), p, n_tokens, begin * kRowsPerUnit, last);
   });
+}
+
+template <typename Value, typename Pack>
+void multiply(
+    const Value* x,
+    Pack pack,
+    const uint8_t* weight,
+    float* out,
+    int64_t n_tokens,
+    const MatmulParams& p) {
+  const int64_t most = std::min(n_tokens, kTokensPerBlock);
+  const auto packed = allocate_floats(most * p.groups * packed_stride(p.k));
+  for (int64_t first = 0; first < n_tokens; first += most) {
+    multiply_block(
+        x + first * p.groups * p.k,
+        pack,
+        weight,
+        out + first * p.n_rows,
+        packed.get(),
+        std::min(most, n_tokens - first),
+        p);
+  }
 }
 
 }  // namespace
@@ -92,29 +127,25 @@ void Matmul::eval_cpu(
   allocate(outputs[0]);
   dispatch_cpu(
       stream(),
-      [x = mx::array::unsafe_weak_copy(inputs[0]),
+      [x = inputs[0].data<void>(),
+       is_float = inputs[0].dtype() == mx::float32,
        weight = inputs[1].data<uint8_t>(),
        out = outputs[0].data<float>(),
+       n_tokens = int64_t{inputs[0].shape(0)},
        p = params_] {
-        const int64_t n_tokens = x.shape(0), rows_of_x = n_tokens * p.groups;
-        if (n_tokens == 0) {
-          return;
-        }
-        const auto packed = allocate_floats(rows_of_x * packed_stride(p.k));
-        pack(x, packed.get(), rows_of_x, p.k);
-        const int64_t units = ceil_div(p.n_rows, kRowsPerUnit);
-        const int64_t grain = ceil_div(kTermsPerPiece, kRowsPerUnit * n_tokens * p.k);
-        parallel_for(units, grain, [&](int64_t begin, int64_t end) {
-          cpu_kernels<MatmulKernels>().multiply(
-              packed.get(),
+        const auto& kernels = cpu_kernels<MatmulKernels>();
+        if (is_float) {
+          multiply(
+              static_cast<const float*>(x), kernels.pack_f32, weight, out, n_tokens, p);
+        } else {
+          multiply(
+              static_cast<const uint16_t*>(x),
+              kernels.pack_bf16,
               weight,
               out,
-              panel_scratch(),
-              p,
               n_tokens,
-              begin * kRowsPerUnit,
-              std::min<int64_t>(p.n_rows, end * kRowsPerUnit));
-        });
+              p);
+        }
       });
 }
 

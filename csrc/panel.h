@@ -9,7 +9,7 @@ inline constexpr int kPanelRows = 32;
 inline constexpr int kPanelTokens = 192;
 inline constexpr int kPanelDepth = 512;  // values of a row that are decoded at a time
 
-// What one thread needs while it multiplies a panel; a little over half of an L2 cache.
+// What one thread needs while it multiplies a panel: half a MiB, to stay in the L2 cache.
 struct alignas(64) PanelScratch {
   // The odd number of cache lines keeps rows from falling into the same cache sets.
   float weights[kPanelRows][kPanelDepth + 16];

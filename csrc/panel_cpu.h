@@ -5,17 +5,19 @@
 // packed (packed_stride), so whole lanes can be read. Only *_cpu.cpp may include it.
 #pragma once
 
+#include <utility>
+
 #include "blocks_cpu.h"
 #include "panel.h"
 
 namespace mlx_dsv4::DSV4_ISA {
 
-// Tiles whose sums stay in registers.
-constexpr bool kManyRegisters = simd::kRegisters >= 32;
-constexpr int kTileRows = kManyRegisters ? 4 : 2;
-constexpr int kTileTokens = kManyRegisters ? 6 : 2;
+// Tiles whose sums stay in registers, beside a column of x and one value of w.
+constexpr int kTileRows = 4;
+constexpr int kTileTokens = simd::kRegisters >= 32 ? 6 : 3;
 // Up to this many tokens a row is decoded in registers; beyond, its values go through memory.
-constexpr int kFusedTokens = kManyRegisters ? 4 : 2;
+constexpr int kWholeSums = simd::kRegisters * simd::kPartLanes / 16;
+constexpr int kFusedTokens = kWholeSums >= 32 ? 4 : 2;
 
 struct PackedRows {
   const uint8_t* data;
@@ -42,6 +44,7 @@ void multiply_fused(
   int i = 0;
   for (; i + kStep <= w.k; i += kStep, rows += Blocks::kBytes) {
     for (int r = 0; r < kRows; ++r) {
+      __builtin_prefetch(rows + (r + kRows) * w.stride_bytes, 0, 2);
       Blocks::decode(rows + r * w.stride_bytes, values);
       for (int j = 0; j < kStep / 16; ++j) {
         for (int t = 0; t < kTokens; ++t) {
@@ -71,7 +74,7 @@ void multiply_few(
       return multiply_few<Blocks, kTokens - 1>(w, x, n_tokens, out);
     }
   }
-  constexpr int kRows = kManyRegisters || kTokens == 1 ? 4 : 2;
+  constexpr int kRows = kWholeSums >= 32 || kTokens == 1 ? 4 : 2;
   int row = 0;
   for (; row + kRows <= w.n; row += kRows) {
     multiply_fused<Blocks, kRows, kTokens>(w, row, x, out);
@@ -81,7 +84,17 @@ void multiply_few(
   }
 }
 
-// Adds `depth` terms to the sums of kTileRows x kTokens products.
+// fn(0), ..., fn(n - 1), written out so that arrays indexed by it are registers.
+template <typename Fn, int... i>
+[[gnu::always_inline]] inline void unroll(Fn fn, std::integer_sequence<int, i...>) {
+  (fn(i), ...);
+}
+template <int n, typename Fn>
+[[gnu::always_inline]] inline void unrolled(Fn fn) {
+  unroll(fn, std::make_integer_sequence<int, n>{});
+}
+
+// Adds `depth` terms to the sums of kTileRows x kTokens products, some lanes at a time.
 template <int kTokens>
 void add_tile(
     const float (*w)[kPanelDepth + 16],
@@ -89,53 +102,47 @@ void add_tile(
     int first,
     int depth,
     float* sums) {
-  F32x16 tile[kTileRows][kTokens];
-  for (int r = 0; r < kTileRows; ++r) {
-    for (int t = 0; t < kTokens; ++t) {
-      tile[r][t] = first == 0 ? simd::set1(0) : simd::load(sums + 16 * (r * kTokens + t));
+  constexpr int kProducts = kTileRows * kTokens;
+  for (int lane = 0; lane < 16; lane += simd::kPartLanes) {
+    simd::Part tile[kProducts];
+    const float* columns[kTokens];
+    unrolled<kTokens>([&](int t) { columns[t] = x[t] + first; });
+    if (first == 0) {
+      unrolled<kProducts>([&](int i) { tile[i] = simd::zero_part(); });
+    } else {
+      unrolled<kProducts>(
+          [&](int i) { tile[i] = simd::load_part(sums + 16 * i + lane); });
     }
-  }
-  const float* columns[kTokens];
-  for (int t = 0; t < kTokens; ++t) {
-    columns[t] = x[t] + first;
-  }
-  for (int i = 0; i < depth; i += 16) {
-    F32x16 values[kTileRows];
-    for (int r = 0; r < kTileRows; ++r) {
-      values[r] = simd::load(w[r] + i);
+    for (int k = lane; k < depth; k += 16) {
+      simd::Part column[kTokens];
+      unrolled<kTokens>([&](int t) { column[t] = simd::load_part(columns[t] + k); });
+      unrolled<kTileRows>([&](int r) {
+        const simd::Part value = simd::load_part(w[r] + k);
+        unrolled<kTokens>([&](int t) {
+          simd::Part& sum = tile[r * kTokens + t];
+          sum = simd::fma_part(column[t], value, sum);
+        });
+      });
     }
-    for (int t = 0; t < kTokens; ++t) {
-      const F32x16 column = simd::load(columns[t] + i);
-      for (int r = 0; r < kTileRows; ++r) {
-        tile[r][t] = simd::fma(column, values[r], tile[r][t]);
-      }
-    }
-  }
-  for (int r = 0; r < kTileRows; ++r) {
-    for (int t = 0; t < kTokens; ++t) {
-      simd::store(sums + 16 * (r * kTokens + t), tile[r][t]);
-    }
+    unrolled<kProducts>([&](int i) { simd::store_part(sums + 16 * i + lane, tile[i]); });
   }
 }
 
-// Adds `depth` terms to the sums of n_rows x n_tokens products, n_tokens <= kTokens.
+// add_tile for n_tokens <= kTokens.
 template <int kTokens>
-void add_tiles(
-    int n_rows,
+void add_part_tile(
     int n_tokens,
+    const float (*w)[kPanelDepth + 16],
     const float* const* x,
     int first,
     int depth,
-    PanelScratch& scratch,
     float* sums) {
   if constexpr (kTokens > 1) {
     if (n_tokens < kTokens) {
-      return add_tiles<kTokens - 1>(n_rows, n_tokens, x, first, depth, scratch, sums);
+      return add_part_tile<kTokens - 1>(n_tokens, w, x, first, depth, sums);
     }
   }
-  for (int row = 0; row < n_rows; row += kTileRows) {
-    add_tile<kTokens>(scratch.weights + row, x, first, depth, sums + 16 * row * kTokens);
-  }
+  add_tile<kTokens>(w, x, first, depth, sums);
 }
 
 // The rows' values [first, first + depth) in scratch memory; zero rows complete the last tile.
@@ -152,6 +159,8 @@ inline void decode_panel(
   }
 }
 
+inline int at_most(int n, int most) { return n < most ? n : most; }
+
 inline void multiply_many(
     const PackedRows& w,
     const float* const* x,
@@ -159,22 +168,28 @@ inline void multiply_many(
     PanelScratch& scratch,
     Products out) {
   const int n_rows = (w.n + kTileRows - 1) / kTileRows * kTileRows;
+  // A tile of w stays in the L1 cache for two tiles of x.
+  constexpr int kPairTokens = 2 * kTileTokens;
   for (int first = 0; first < w.k; first += kPanelDepth) {
-    const int left = w.k - first;
-    const int depth = left < kPanelDepth ? left : kPanelDepth;
+    const int depth = at_most(w.k - first, kPanelDepth);
     decode_panel(w, first, depth, n_rows, scratch);
-    for (int t = 0; t < n_tokens; t += kTileTokens) {
-      const int n = n_tokens - t < kTileTokens ? n_tokens - t : kTileTokens;
-      float* sums = scratch.sums + 16 * n_rows * t;
-      add_tiles<kTileTokens>(n_rows, n, x + t, first, depth, scratch, sums);
+    for (int pair = 0; pair < n_tokens; pair += kPairTokens) {
+      const int end = at_most(n_tokens, pair + kPairTokens);
+      for (int row = 0; row < n_rows; row += kTileRows) {
+        for (int t = pair; t < end; t += kTileTokens) {
+          const int n = at_most(end - t, kTileTokens);
+          float* sums = scratch.sums + 16 * (n_rows * t + row * n);
+          add_part_tile<kTileTokens>(n, scratch.weights + row, x + t, first, depth, sums);
+        }
+      }
     }
   }
   for (int t = 0; t < n_tokens; ++t) {
     const int in_tile = t % kTileTokens, tile = t - in_tile;
-    const int n = n_tokens - tile < kTileTokens ? n_tokens - tile : kTileTokens;
+    const int n = at_most(n_tokens - tile, kTileTokens);
     for (int r = 0; r < w.n; ++r) {
-      const int row = r / kTileRows * kTileRows;
-      const int at = n_rows * tile + row * n + (r - row) * n + in_tile;
+      // Within a tile rows come first, so row r is n sums after row r - 1.
+      const int at = n_rows * tile + r * n + in_tile;
       out[t][r] = simd::reduce_add(simd::load(scratch.sums + 16 * at));
     }
   }

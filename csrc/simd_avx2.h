@@ -14,7 +14,12 @@ struct I32x16 {
 
 namespace simd {
 
-inline constexpr int kRegisters = 8;
+inline constexpr int kRegisters = 16, kPartLanes = 8;
+using Part = __m256;
+inline Part zero_part() { return _mm256_setzero_ps(); }
+inline Part load_part(const float* p) { return _mm256_loadu_ps(p); }
+inline void store_part(float* p, Part x) { _mm256_storeu_ps(p, x); }
+inline Part fma_part(Part a, Part b, Part c) { return _mm256_fmadd_ps(a, b, c); }
 
 inline F32x16 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 inline F32x16 load(const float* p) {
@@ -51,17 +56,15 @@ inline F32x16 select_less(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
       _mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
       _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
 }
-inline __m128i load_8bytes(const void* p) {
-  return _mm_loadl_epi64(static_cast<const __m128i*>(p));
-}
 inline __m128i load_16bytes(const void* p) {
   return _mm_loadu_si128(static_cast<const __m128i*>(p));
 }
-inline F32x16 load_i8(const int8_t* p) {
+inline F32x16 widen_i8(__m128i raw) {
   return {
-      _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_8bytes(p))),
-      _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_8bytes(p + 8)))};
+      _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(raw)),
+      _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(raw, raw)))};
 }
+inline F32x16 load_i8(const int8_t* p) { return widen_i8(load_16bytes(p)); }
 inline __m256 widen_bf16(const uint16_t* p) {
   return _mm256_castsi256_ps(
       _mm256_slli_epi32(_mm256_cvtepu16_epi32(load_16bytes(p)), 16));
@@ -91,15 +94,9 @@ inline void unpack_e2m1(const uint8_t* bytes, F32x16 scale, F32x16& low, F32x16&
   const __m128i doubled =
       _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
   const __m128i mask = _mm_set1_epi8(15), codes = load_16bytes(bytes);
-  int8_t values[32];
-  _mm_storeu_si128(
-      reinterpret_cast<__m128i*>(values),
-      _mm_shuffle_epi8(doubled, _mm_and_si128(codes, mask)));
-  _mm_storeu_si128(
-      reinterpret_cast<__m128i*>(values + 16),
-      _mm_shuffle_epi8(doubled, _mm_and_si128(_mm_srli_epi16(codes, 4), mask)));
-  low = mul(load_i8(values), scale);
-  high = mul(load_i8(values + 16), scale);
+  low = mul(widen_i8(_mm_shuffle_epi8(doubled, _mm_and_si128(codes, mask))), scale);
+  const __m128i high_codes = _mm_and_si128(_mm_srli_epi16(codes, 4), mask);
+  high = mul(widen_i8(_mm_shuffle_epi8(doubled, high_codes)), scale);
 }
 inline I32x16 bits(F32x16 x) {
   return {_mm256_castps_si256(x.lo), _mm256_castps_si256(x.hi)};

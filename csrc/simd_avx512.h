@@ -14,7 +14,12 @@ struct I32x16 {
 
 namespace simd {
 
-inline constexpr int kRegisters = 32;
+inline constexpr int kRegisters = 32, kPartLanes = 16;
+using Part = __m512;
+inline Part zero_part() { return _mm512_setzero_ps(); }
+inline Part load_part(const float* p) { return _mm512_loadu_ps(p); }
+inline void store_part(float* p, Part x) { _mm512_storeu_ps(p, x); }
+inline Part fma_part(Part a, Part b, Part c) { return _mm512_fmadd_ps(a, b, c); }
 
 inline F32x16 set1(float x) { return {_mm512_set1_ps(x)}; }
 inline F32x16 load(const float* p) { return {_mm512_loadu_ps(p)}; }

@@ -14,7 +14,12 @@ struct I32x16 {
 
 namespace simd {
 
-inline constexpr int kRegisters = 8;
+inline constexpr int kRegisters = 32, kPartLanes = 4;
+using Part = float32x4_t;
+inline Part zero_part() { return vdupq_n_f32(0); }
+inline Part load_part(const float* p) { return vld1q_f32(p); }
+inline void store_part(float* p, Part x) { vst1q_f32(p, x); }
+inline Part fma_part(Part a, Part b, Part c) { return vfmaq_f32(c, a, b); }
 
 template <typename Fn>
 inline F32x16 quads(Fn fn) {

@@ -14,8 +14,13 @@ struct I32x16 {
 
 namespace simd {
 
-// How many F32x16 the register file holds.
-inline constexpr int kRegisters = 4;
+// One register's worth of lanes, for loops that keep many sums in registers.
+inline constexpr int kRegisters = 16, kPartLanes = 1;
+using Part = float;
+inline Part zero_part() { return 0; }
+inline Part load_part(const float* p) { return *p; }
+inline void store_part(float* p, Part x) { *p = x; }
+inline Part fma_part(Part a, Part b, Part c) { return __builtin_fmaf(a, b, c); }
 
 template <typename Fn>
 inline F32x16 each(Fn fn) {
