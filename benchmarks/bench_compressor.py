@@ -1,0 +1,59 @@
+"""Compressor at V4-Flash's shapes: a prefill slice of 2,048 tokens, and decode steps.
+
+Bound by reading values and gates once and writing rows; a decode step that closes no span only
+writes one slot of the state.
+"""
+
+import mlx.core as mx
+
+from harness import report, time_us
+from mlx_dsv4 import ops
+
+EPS = 1e-6
+# name, ratio, c, D, round trip
+LAYERS = [
+    ("ratio 4", 4, 2, 512, "fp8"),
+    ("ratio 128", 128, 1, 512, "fp8"),
+    ("indexer", 4, 2, 128, "hadamard_fp4"),
+]
+PAIRS = 32
+
+
+def bench(name: str, ratio: int, c: int, dim: int, round_trip: str, start: int, n: int) -> None:
+    width, closed = c * dim, (start + n) // ratio - start // ratio
+    value, gate = mx.random.normal((n, width)), mx.random.normal((n, width))
+    state = [mx.zeros((c * ratio, width)), mx.zeros((c * ratio, width))]
+    rows = mx.zeros(((start + n) // ratio, dim), mx.bfloat16)
+    weights = [mx.random.normal((ratio, width)), mx.random.normal((dim,))]
+    rotation = mx.random.normal((closed, PAIRS, 2))
+    mx.eval(value, gate, state, rows, weights, rotation)
+    samples = time_us(
+        lambda: ops.compressor_append(
+            value,
+            gate,
+            *weights,
+            rotation,
+            *state,
+            rows,
+            start=start,
+            ratio=ratio,
+            first_row=0,
+            eps=EPS,
+            round_trip=round_trip,
+        )
+    )
+    n_bytes = n * 2 * width * 4 + closed * dim * 2
+    case = f"{name} T{n}" + (" closes a span" if n == 1 and closed else "")
+    report("compressor_append", case, samples, n_bytes=n_bytes)
+
+
+def main() -> None:
+    for layer in LAYERS:
+        ratio = layer[1]
+        bench(*layer, start=0, n=2048)
+        bench(*layer, start=ratio - 1, n=1)
+        bench(*layer, start=ratio, n=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Window rows at V4-Flash's 512 dims, and a pipelined decode step over a 64 MiB buffer.
+
+Rows are bound by reading the latents and writing the rows. A decode step writes one row and reads
+640; the functional update of MLX copies the buffer whenever an earlier reader is still in flight,
+window_write never does. Both run here, and their last readers must agree.
+"""
+
+import time
+from collections.abc import Callable
+
+import mlx.core as mx
+
+from harness import report, time_us
+from mlx_dsv4 import ops
+
+DIM, PAIRS, WINDOW = 512, 32, 128
+BUFFER_ROWS = 2**16  # 64 MiB of bfloat16
+READ_ROWS = WINDOW + 512  # what attention reads per token
+STEPS = 40
+
+Write = Callable[[mx.array, mx.array, int, mx.array], mx.array]
+
+
+def bench_rows() -> None:
+    norm = mx.random.normal((DIM,))
+    for n_tokens in (1, 128, 2048):
+        kv = mx.random.normal((n_tokens, DIM))
+        rotation = mx.random.normal((n_tokens, PAIRS, 2))
+        mx.eval(kv, norm, rotation)
+        for round_trip in ("none", "fp8"):
+            samples = time_us(
+                lambda kv=kv, rotation=rotation, round_trip=round_trip: ops.window_rows(
+                    kv, norm, rotation, eps=1e-6, round_trip=round_trip, dtype=mx.bfloat16
+                )
+            )
+            n_bytes = n_tokens * (4 * DIM + 8 * PAIRS + 2 * DIM)
+            report("window_rows", f"T{n_tokens} {round_trip}", samples, n_bytes=n_bytes)
+
+
+def in_place(buffer: mx.array, row: mx.array, pos: int, reader: mx.array) -> mx.array:
+    return ops.window_write(buffer, row, start=pos, window=WINDOW, after=[reader])
+
+
+def functional(buffer: mx.array, row: mx.array, pos: int, _reader: mx.array) -> mx.array:
+    return mx.slice_update(buffer, row, mx.array([pos % WINDOW]), axes=[0])
+
+
+def read(buffer: mx.array) -> mx.array:
+    """Takes about as long as attention: the step that follows is queued meanwhile."""
+    return mx.exp(buffer[:READ_ROWS].astype(mx.float32)).sum()
+
+
+def decode(write: Write) -> tuple[list[float], int, float]:
+    """Microseconds of each step, number of addresses the buffer had, what the last reader saw.
+
+    Each step is queued before the result of the one before is waited for.
+    """
+    buffer = mx.zeros((BUFFER_ROWS, DIM), mx.bfloat16)
+    mx.eval(buffer)
+    reader = read(buffer)
+    samples, addresses = [], {ops.data_pointer(buffer)}
+    for pos in range(STEPS):
+        start = time.perf_counter_ns()
+        row = mx.full((1, DIM), pos / STEPS, dtype=mx.bfloat16)
+        buffer = write(buffer, row, pos, reader)
+        previous, reader = reader, read(buffer)
+        mx.async_eval(reader, buffer)
+        addresses.add(ops.data_pointer(buffer))
+        previous.item()
+        samples.append((time.perf_counter_ns() - start) / 1e3)
+    return samples, len(addresses), float(reader.item())
+
+
+def bench_pipelined_decode() -> None:
+    seen = []
+    for name, write in (("window_write", in_place), ("mx.slice_update", functional)):
+        samples, n_buffers, last = decode(write)
+        seen.append(last)
+        report(name, f"decode step, {n_buffers} buffers", samples, n_bytes=READ_ROWS * DIM * 2)
+        if write is in_place:
+            assert n_buffers == 1, f"window_write copied the buffer: {n_buffers} addresses"
+    assert seen[0] == seen[1], f"the two ways disagree: {seen}"
+
+
+def main() -> None:
+    bench_rows()
+    bench_pipelined_decode()
+
+
+if __name__ == "__main__":
+    main()
