@@ -11,15 +11,15 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
+
 from agreement import LOGIT_BOUND, largest_difference
 from llama_oracle import llama_logits
-from small_cases import CONFIGS, TOKENS, make_tokens
-from tiny_models import FLOAT32, TinyModel, tiny_model
-from transformers_oracle import transformers_logits
-
 from mlx_dsv4.gguf.tiny import Formats
 from mlx_dsv4.model import Numerics
 from mlx_dsv4.reference.model import forward
+from small_cases import CONFIGS, TOKENS, make_tokens
+from tiny_models import FLOAT32, TinyModel, tiny_model
+from transformers_oracle import transformers_logits
 
 Q8_0 = Formats(dense="q8_0", embedding="q8_0", output="q8_0", router="bf16", experts="q8_0")
 MXFP4 = Formats(dense="q8_0", experts="mxfp4", embedding="f16", output="bf16", router="f16")
@@ -51,7 +51,9 @@ def run(
 @cache
 def parity(name: str, formats: Formats = FLOAT32) -> Parity:
     """One of :data:`CONFIGS` with the published window, in plain numerics and float32 rows."""
-    tiny = tiny_model(3, formats, **(CONFIGS[name] | {"window": 128}))
+    # Round trips work on blocks of 64 values beside the rotated ones.
+    head_dim = 192 if name == "other-numbers" else CONFIGS[name]["head_dim"]
+    tiny = tiny_model(3, formats, **(CONFIGS[name] | {"window": 128, "head_dim": head_dim}))
     tokens = make_tokens(tiny.config, TOKENS)
     logits = run(tiny, tokens, [1, 2, 4, 120, 1, 1, 130, TOKENS - 259], "plain", "float32")
     _, trace = forward(
@@ -104,27 +106,38 @@ def test_the_last_hidden_state_gives_the_last_logits(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.array(last), case.logits[-1:])
 
 
-# A stored value within float32 rounding of a tie between two codes falls either way, and later
-# tokens read the row it is in. bfloat16 rows have such ties in every row, E4M3 and E2M1 in some.
-@pytest.mark.parametrize(
-    ("numerics", "row_dtype", "median", "most"),
-    [
-        ("official", "float32", 0.02, 0.2),
-        ("official", "bfloat16", 0.03, 0.3),
-        ("plain", "bfloat16", 0.02, 0.1),
-    ],
-)
-def test_rounded_rows_equal_the_numpy_model(
-    name: str, numerics: Numerics, row_dtype: str, median: float, most: float
-) -> None:
-    tiny = parity(name).tiny
-    tokens = make_tokens(tiny.config, TOKENS)
-    ours = run(tiny, tokens, [TOKENS], numerics, row_dtype)
-    theirs = forward(tiny.config, tiny.weights, tokens, numerics=numerics, dtype=row_dtype)
+@cache
+def numpy_logits(name: str, numerics: Numerics, row_dtype: str) -> np.ndarray:
+    case = parity(name)
+    return forward(
+        case.tiny.config, case.tiny.weights, case.tokens, numerics=numerics, dtype=row_dtype
+    )
+
+
+def test_official_numerics_equal_the_numpy_model(name: str) -> None:
+    """Half of the tokens meet no value that float32 rounding moves across a tie of two codes;
+    the others read a row in which a code fell the other way, or selected another row."""
+    case = parity(name)
+    ours = run(case.tiny, case.tokens, [TOKENS], "official", "float32")
+    worst = np.abs(ours - numpy_logits(name, "official", "float32")).max(1)
+    assert np.median(worst) <= LOGIT_BOUND
+    assert np.quantile(worst, 0.9) <= 0.02  # leaving the round trips out costs 0.5 and more
+    round_trips = np.abs(ours - numpy_logits(name, "plain", "float32")).max(1)
+    assert np.median(round_trips) > 100 * LOGIT_BOUND
+
+
+@pytest.mark.parametrize("numerics", ["official", "plain"])
+def test_bfloat16_rows_equal_the_numpy_model(name: str, numerics: Numerics) -> None:
+    """Float32 rounding moves a value across a tie of bfloat16 now and then, by a whole spacing;
+    layer by layer more values fall the other way. At the end of that growth two right
+    implementations differ like two independent roundings, sqrt(2) times the effect of rounding;
+    rounding in another place differs by about that effect at once. Six layers stay below half."""
+    case = parity(name)
+    ours = run(case.tiny, case.tokens, [TOKENS], numerics, "bfloat16")
+    theirs = numpy_logits(name, numerics, "bfloat16")
+    moved = np.abs(theirs - numpy_logits(name, numerics, "float32")).max(1)
     worst = np.abs(ours - theirs).max(1)
-    print(f"{numerics} {row_dtype}: {np.quantile(worst, [0.1, 0.5, 0.9, 0.99])}")
-    assert np.quantile(worst, 0.5) <= median
-    assert np.quantile(worst, 0.9) <= most
+    assert np.median(worst) <= np.median(moved) / 2
 
 
 @pytest.mark.parametrize("numerics", ["official", "plain"])
