@@ -7,7 +7,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 # On Linux MLX has no default backend; on macOS it brings its own.
 BACKEND := $(if $(filter Darwin,$(shell uname -s)),,cpu)
-comma := ,
 NATIVE := pyproject.toml CMakeLists.txt $(wildcard csrc/* metal/*)
 CPP := $(wildcard csrc/*.cpp csrc/*.h metal/*.h)
 TINY := build/tiny.gguf
@@ -25,14 +24,18 @@ $(BIN)/python:
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.package: $(NATIVE) | $(BIN)/python
-	@echo "== building and installing mlx-dsv4 (a minute or two)"
+	@echo "== building and installing mlx-dsv4 (some minutes)"
 	@$(BIN)/python -m pip install --quiet --editable '.$(if $(BACKEND),[$(BACKEND)])'
 	@touch $@
 
+# The extras' requirements alone, so that the package is not built a second time.
 $(VENV)/.tools: pyproject.toml | $(VENV)/.package
 	@echo "== installing the test tools and the oracles (torch, transformers, llama.cpp)"
-	@$(BIN)/python -m pip install --quiet --editable '.[$(if $(BACKEND),$(BACKEND)$(comma))test,oracle,dev]'
-	@touch $(VENV)/.package $@
+	@$(BIN)/python -c 'import tomllib; \
+		extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+		print(*extras["test"], *extras["oracle"], *extras["dev"], sep="\n")' > $(VENV)/tools.txt
+	@$(BIN)/python -m pip install --quiet --requirement $(VENV)/tools.txt
+	@touch $@
 
 venv: $(VENV)/.package
 
@@ -44,7 +47,7 @@ $(TINY): $(VENV)/.package
 demo: $(TINY)
 	@$(BIN)/mlx-dsv4 doctor
 	@echo "== its text is noise (the weights are random), its layers are DeepSeek-V4's"
-	$(BIN)/mlx-dsv4 generate --model $(TINY) --prompt "def attention(query, rows):" --max-tokens 64 --seed 1
+	$(BIN)/mlx-dsv4 generate --model $(TINY) --prompt "def attention(query, rows):" --max-tokens 64 --temperature 0
 
 test: lint types layers
 	@echo "== tests"
