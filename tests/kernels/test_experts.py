@@ -227,6 +227,28 @@ def test_a_bad_token_spoils_only_itself(value: float, n_tokens: int, isa: str) -
     np.testing.assert_array_equal(out[others], clean[others])
 
 
+@pytest.mark.parametrize("name", ["gate", "up"])
+def test_clamps_let_nan_through(name: str, isa: str) -> None:
+    case = Case(2, 1, 1, 32, 16)
+    inputs = make(case)
+    getattr(inputs, name).view(np.float32)[0, 3, 0] = np.nan
+    assert np.isnan(to_numpy(run(case, inputs))).all()
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("n_tokens", [1, 9])
+def test_nan_of_an_earlier_call_does_not_come_back(n_tokens: int, isa: str) -> None:
+    _ext.set_num_threads(1)  # both calls use the same scratch
+    case = Case(n_tokens, 2, 1, 70, 13, ("f16",) * 3)
+    inputs = make(case)
+    wide = Case(9, 2, 2, 96, 64)
+    poisoned = make(wide)
+    poisoned.x[:] = np.nan
+    run(wide, poisoned)
+    error = np.abs(to_numpy(run(case, inputs)) - expect(case, inputs))
+    assert (error <= bound(case, inputs)).all()
+
+
 def test_strided_tokens_are_accepted() -> None:
     case = Case(3, 4, 2, 64, 32, ("q8_0",) * 3)
     x, ids, weights, *matrices = make(case).arrays()
