@@ -241,12 +241,12 @@ def test_nan_of_an_earlier_call_does_not_come_back(n_tokens: int, isa: str) -> N
     _ext.set_num_threads(1)  # both calls use the same scratch
     case = Case(n_tokens, 2, 1, 70, 13, ("f16",) * 3)
     inputs = make(case)
-    before = run(case, inputs)
     wide = Case(9, 2, 2, 96, 64)
     poisoned = make(wide)
     poisoned.x[:] = np.nan
     run(wide, poisoned)
-    assert same_bits(run(case, inputs), before)
+    error = np.abs(to_numpy(run(case, inputs)) - expect(case, inputs))
+    assert (error <= bound(case, inputs)).all()
 
 
 def test_strided_tokens_are_accepted() -> None:
