@@ -18,11 +18,11 @@ CONFIGS = {
     "every-kind-of-layer": SMALL
     | {"heads": 4, "head_dim": 192, "ratios": (0, 4, 128, 4, 128), "top_k": 8, "hash_layers": 1},
     "no-hash-layer": SMALL
-    | {"heads": 4, "head_dim": 96, "ratios": (4, 128, 4), "top_k": 4, "window": 64}
+    | {"heads": 4, "head_dim": 96, "ratios": (4, 128, 4), "top_k": 4}
     | {"experts": 16, "experts_used": 4, "hash_layers": 0, "indexer_dim": 64, "rope_dim": 32},
     # YaRN's original context is short, so that its ramp matters at these positions.
     "other-numbers": SMALL
-    | {"heads": 8, "head_dim": 160, "ratios": (0, 0, 4, 128), "top_k": 24, "window": 16}
+    | {"heads": 8, "head_dim": 160, "ratios": (0, 0, 4, 128), "top_k": 24}
     | {"output_groups": 1, "yarn_original_context": 512, "yarn_factor": 4.0}
     | {"sinkhorn_iterations": 5, "expert_scale": 2.5, "hyper_eps": 1e-3, "norm_eps": 1e-3},
 }
