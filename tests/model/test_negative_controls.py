@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from agreement import LOGIT_BOUND
-from transformers_oracle import transformers_logits
 
+from agreement import LOGIT_BOUND
 from mlx_dsv4.config import ModelConfig
-from mlx_dsv4.gguf.tiny import TWICE_TOKEN, random_weights, tiny_config
+from mlx_dsv4.gguf.tiny import random_weights, tiny_config
 from mlx_dsv4.reference.model import forward
+from small_cases import SMALL, make_tokens
+from transformers_oracle import transformers_logits
 
 pytestmark = pytest.mark.oracle
 
@@ -34,7 +34,7 @@ TOKENS = 200
 @cache
 def config() -> ModelConfig:
     return tiny_config(
-        **{"hidden": 128, "q_rank": 64, "output_rank": 32, "expert_hidden": 64, "vocab": 512},
+        **SMALL,
         **{"heads": 4, "head_dim": 96, "ratios": (0, 4, 128), "top_k": 8, "hash_layers": 1},
         **{"yarn_original_context": 512, "yarn_factor": 4.0},
     )
@@ -47,19 +47,12 @@ def weights() -> dict[str, np.ndarray]:
 
 @cache
 def tokens() -> np.ndarray:
-    ids = np.random.default_rng(0).integers(0, config().vocab, TOKENS)
-    ids[TOKENS // 2] = TWICE_TOKEN
-    return ids
+    return make_tokens(config(), TOKENS)
 
 
 @cache
 def expected() -> np.ndarray:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return transformers_logits(config(), weights(), tokens())
-    finally:
-        torch.set_num_threads(before)
+    return transformers_logits(config(), weights(), tokens())
 
 
 def difference() -> float:

@@ -1,83 +1,26 @@
 """The NumPy model against transformers and llama.cpp: three implementations, one model."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+
 from agreement import LOGIT_BOUND, largest_difference
 from llama_oracle import llama_logits
-from transformers_oracle import build_model, transformers_logits
-
 from mlx_dsv4 import reference
-from mlx_dsv4.config import ModelConfig
 from mlx_dsv4.gguf.tiny import TWICE_TOKEN, Formats, random_weights, tiny_config, write_model
 from mlx_dsv4.gguf.vocabulary import make_vocabulary
-from mlx_dsv4.reference.model import Trace, forward
+from mlx_dsv4.reference.model import forward
+from small_cases import CONFIGS, SMALL, TOKENS, Case, make_case, make_tokens
+from transformers_oracle import build_model, transformers_logits
 
 pytestmark = pytest.mark.oracle
-
-SMALL = {"hidden": 128, "q_rank": 64, "output_rank": 32, "expert_hidden": 64, "vocab": 512}
-TOKENS = 310
-
-# Each selects for real from 310 tokens on, reads two ratio-128 rows and ends in a scored layer.
-CONFIGS = {
-    "every-kind-of-layer": SMALL
-    | {"heads": 4, "head_dim": 96, "ratios": (0, 4, 128, 4, 128), "top_k": 8, "hash_layers": 1},
-    "no-hash-layer": SMALL
-    | {"heads": 4, "head_dim": 96, "ratios": (4, 128, 4), "top_k": 4, "window": 64}
-    | {"experts": 16, "experts_used": 4, "hash_layers": 0, "indexer_dim": 64, "rope_dim": 32},
-    # YaRN's original context is short, so that its ramp matters at these positions.
-    "other-numbers": SMALL
-    | {"heads": 8, "head_dim": 160, "ratios": (0, 0, 4, 128), "top_k": 24, "window": 16}
-    | {"output_groups": 1, "yarn_original_context": 512, "yarn_factor": 4.0}
-    | {"sinkhorn_iterations": 5, "expert_scale": 2.5, "hyper_eps": 1e-3, "norm_eps": 1e-3},
-}
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model, a prompt, and what the reference makes of them."""
-
-    config: ModelConfig
-    weights: dict[str, np.ndarray]
-    tokens: np.ndarray
-    logits: np.ndarray
-    trace: Trace
-
-    def difference(self, theirs: np.ndarray) -> float:
-        return largest_difference(self.logits, theirs, self.trace.margin())
-
-
-def make_tokens(config: ModelConfig, n: int) -> np.ndarray:
-    tokens = np.random.default_rng(1).integers(0, config.vocab, n)
-    tokens[n // 2] = TWICE_TOKEN
-    return tokens
-
-
-@cache
-def make_case(name: str) -> Case:
-    config = tiny_config(**CONFIGS[name])
-    weights, tokens = random_weights(config, seed=0), make_tokens(config, TOKENS)
-    logits, trace = forward(config, weights, tokens, numerics="plain", dtype="float32", trace=True)
-    return Case(config, weights, tokens, logits, trace)
 
 
 @pytest.fixture(params=list(CONFIGS))
 def case(request: pytest.FixtureRequest) -> Case:
     return make_case(request.param)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    """Threads that wait for each other cost more than these small products."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_the_cases_exercise_the_model(case: Case) -> None:

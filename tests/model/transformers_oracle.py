@@ -1,16 +1,18 @@
 """Logits of Hugging Face transformers' DeepSeek-V4, an implementation independent of ours.
 
-It computes plain numerics: no round trips. Everything here is float32 on torch's CPU kernels.
+By itself it computes plain numerics. Everything here is float32 on torch's CPU kernels.
 """
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from transformers import DeepseekV4Config, DeepseekV4ForCausalLM, DynamicCache
 
 from mlx_dsv4.config import ModelConfig
+from torch_round_trips import make_official
 
 LAYER_TYPES = {
     0: "sliding_attention",
@@ -67,6 +69,8 @@ def transformers_logits(
     weights: Mapping[str, np.ndarray],
     tokens: Sequence[int],
     chunks: Sequence[int] | None = None,
+    *,
+    numerics: str = "plain",
 ) -> np.ndarray:
     """Logits of every token, ``[T, V]`` float32.
 
@@ -76,10 +80,13 @@ def transformers_logits(
         tokens: Ids.
         chunks: Lengths of the calls through transformers' cache, e.g. ``[1] * len(tokens)``;
             None is one call without a cache.
+        numerics: "plain", or "official" with the hooks of :mod:`torch_round_trips`.
     """
     model = build_model(config, weights)
+    if numerics == "official":
+        make_official(model, config.rope_dim)
     ids = torch.tensor([list(tokens)])
-    with torch.no_grad():
+    with torch.no_grad(), one_thread():
         if chunks is None:
             return model(ids, use_cache=False).logits[0].numpy()
         if sum(chunks) != ids.shape[1]:
@@ -90,6 +97,15 @@ def transformers_logits(
             for part in torch.split(ids, list(chunks), dim=1)
         ]
     return np.concatenate(parts)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other cost more than products of this size."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def build_model(config: ModelConfig, weights: Mapping[str, np.ndarray]) -> DeepseekV4ForCausalLM:
