@@ -4,10 +4,10 @@ One token is bound by reading the blocks of its 6 experts once; many tokens by a
 6 * T * k * K * F operations. 64 experts are more bytes than any cache holds.
 """
 
-import gguf
 import mlx.core as mx
 import numpy as np
 
+import gguf
 from harness import report, time_us
 from mlx_dsv4 import ops
 

@@ -7,10 +7,10 @@ any cache holds. 128 tokens are bound by arithmetic: 2 * T * N * K operations.
 from collections.abc import Callable, Iterator
 from itertools import cycle
 
-import gguf
 import mlx.core as mx
 import numpy as np
 
+import gguf
 from harness import report, time_us
 from mlx_dsv4 import ops
 

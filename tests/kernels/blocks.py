@@ -1,8 +1,8 @@
 """Packed matrices and bounds of products, for the kernel tests."""
 
-import gguf
 import numpy as np
 
+import gguf
 from arrays import EPS
 
 FORMATS = ("f32", "f16", "bf16", "q8_0", "mxfp4")
