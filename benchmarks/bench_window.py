@@ -76,7 +76,9 @@ def bench_pipelined_decode() -> None:
     for name, write in (("window_write", in_place), ("mx.slice_update", functional)):
         samples, n_buffers, last = decode(write)
         seen.append(last)
-        report(name, f"decode step, {n_buffers} buffers", samples, n_bytes=READ_ROWS * DIM * 2)
+        report(
+            name, f"decode step, buffers used: {n_buffers}", samples, n_bytes=READ_ROWS * DIM * 2
+        )
         if write is in_place:
             assert n_buffers == 1, f"window_write copied the buffer: {n_buffers} addresses"
     assert seen[0] == seen[1], f"the two ways disagree: {seen}"

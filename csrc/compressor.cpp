@@ -4,6 +4,7 @@
 #include "compressor_cpu.h"
 #include "pool.h"
 #include "rows.h"
+#include "scratch.h"
 
 namespace mlx_dsv4 {
 namespace {
@@ -132,8 +133,8 @@ void CompressorAppend::eval_cpu(
       pool(a, p, begin, end);
     });
     parallel_for(spans, kSpansPerPiece, [&](int64_t begin, int64_t end) {
-      std::vector<float> scratch(p.dim);
-      finish(a, p, scratch.data(), begin, end);
+      auto scratch = allocate_floats(p.dim);
+      finish(a, p, scratch.get(), begin, end);
     });
     cpu.advance(a, p);
   });

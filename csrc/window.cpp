@@ -3,6 +3,7 @@
 #include "bind.h"
 #include "pool.h"
 #include "rows.h"
+#include "scratch.h"
 #include "window_cpu.h"
 
 namespace mlx_dsv4 {
@@ -58,14 +59,14 @@ void WindowRows::eval_cpu(
        p = params_] {
         const auto& cpu = cpu_kernels<WindowKernels>();
         parallel_for(n_tokens, kTokensPerPiece, [&](int64_t begin, int64_t end) {
-          std::vector<float> scratch(p.dim);
+          auto scratch = allocate_floats(p.dim);
           if (bfloat16) {
             cpu.rows_bfloat16(
                 kv,
                 norm,
                 rotation,
                 reinterpret_cast<uint16_t*>(out),
-                scratch.data(),
+                scratch.get(),
                 p,
                 begin,
                 end);
@@ -75,7 +76,7 @@ void WindowRows::eval_cpu(
                 norm,
                 rotation,
                 reinterpret_cast<float*>(out),
-                scratch.data(),
+                scratch.get(),
                 p,
                 begin,
                 end);
