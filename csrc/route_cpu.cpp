@@ -7,9 +7,14 @@
 namespace mlx_dsv4::DSV4_ISA {
 namespace {
 
+static_assert(
+    kRouteMaxExpertsUsed == 16, "the chosen experts of a token fill one vector");
+
 // sqrt(softplus(x)), stable on both sides.
-float expert_score(float x) {
-  return std::sqrt((x > 0 ? x : 0) + std::log1p(std::exp(-std::fabs(x))));
+F32x16 expert_scores(F32x16 x) {
+  const F32x16 zero = simd::set1(0);
+  const F32x16 below = simd::min(x, simd::sub(zero, x));  // -|x|, and NaN stays NaN
+  return simd::sqrt(simd::add(simd::max(zero, x), simd::log1p_unit(simd::exp(below))));
 }
 
 // Orders keys best first: higher first, NaN after every number. Equal keys are not "better",
@@ -17,15 +22,40 @@ float expert_score(float x) {
 bool better(float a, float b) { return a > b || (std::isnan(b) && !std::isnan(a)); }
 
 void weigh(const float* logits, const int32_t* ids, float* weights, RouteParams p) {
+  float scores[16] = {};
+  for (int j = 0; j < p.k; ++j) {
+    scores[j] = logits[ids[j]];
+  }
+  simd::store(scores, expert_scores(simd::load(scores)));
   float sum = 0;
   for (int j = 0; j < p.k; ++j) {
-    weights[j] = expert_score(logits[ids[j]]);
-    sum += weights[j];
+    sum += scores[j];
   }
   for (int j = 0; j < p.k; ++j) {
-    weights[j] = weights[j] / (sum + 1e-20f) * p.scale;
+    weights[j] = scores[j] / (sum + 1e-20f) * p.scale;
   }
 }
+
+// The best keys seen so far, best first.
+struct Best {
+  int32_t* ids;
+  int k;
+  int found = 0;
+  float keys[kRouteMaxExpertsUsed];
+
+  void offer(int expert, float key) {
+    if (found == k && !better(key, keys[k - 1])) {
+      return;
+    }
+    int at = found < k ? found++ : k - 1;
+    for (; at > 0 && better(key, keys[at - 1]); --at) {
+      keys[at] = keys[at - 1];
+      ids[at] = ids[at - 1];
+    }
+    keys[at] = key;
+    ids[at] = expert;
+  }
+};
 
 void scored(
     const float* logits,
@@ -37,23 +67,17 @@ void scored(
     int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
     const float* row = logits + t * p.n_experts;
-    int32_t* best = ids + t * p.k;
-    float keys[kRouteMaxExpertsUsed];
-    int found = 0;
-    for (int e = 0; e < p.n_experts; ++e) {
-      const float key = expert_score(row[e]) + bias[e];
-      if (found == p.k && !better(key, keys[p.k - 1])) {
-        continue;
+    Best best{.ids = ids + t * p.k, .k = p.k};
+    for (int first = 0; first < p.n_experts; first += 16) {
+      const int n = p.n_experts - first < 16 ? p.n_experts - first : 16;
+      float scores[16] = {};
+      std::memcpy(scores, row + first, sizeof(float) * n);
+      simd::store(scores, expert_scores(simd::load(scores)));
+      for (int i = 0; i < n; ++i) {
+        best.offer(first + i, scores[i] + bias[first + i]);
       }
-      int at = found < p.k ? found++ : p.k - 1;
-      for (; at > 0 && better(key, keys[at - 1]); --at) {
-        keys[at] = keys[at - 1];
-        best[at] = best[at - 1];
-      }
-      keys[at] = key;
-      best[at] = e;
     }
-    weigh(row, best, weights + t * p.k, p);
+    weigh(row, best.ids, weights + t * p.k, p);
   }
 }
 

@@ -34,6 +34,19 @@ inline F32x16 exp(F32x16 x) {
   return select_less(x, set1(-86.6f), set1(0.0f), y);
 }
 
+// log(1 + y) within 2 ulp for 0 <= y <= 1; NaN stays NaN.
+inline F32x16 log1p_unit(F32x16 y) {
+  // log(1 + y) = 2 atanh(y / (2 + y)), an odd series that converges fast up to 1/3.
+  const F32x16 s = div(y, add(set1(2.0f), y));
+  const F32x16 z = mul(s, s), twice = add(s, s);
+  F32x16 p = set1(0x1.f1aee2p-4f);
+  p = fma(p, z, set1(0x1.b6d6a4p-4f));
+  p = fma(p, z, set1(0x1.250972p-3f));
+  p = fma(p, z, set1(0x1.9996a8p-3f));
+  p = fma(p, z, set1(0x1.555558p-2f));
+  return fma(mul(twice, z), p, twice);
+}
+
 inline F32x16 sigmoid(F32x16 x) {
   return div(set1(1.0f), add(set1(1.0f), exp(sub(set1(0.0f), x))));
 }

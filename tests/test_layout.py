@@ -61,6 +61,16 @@ def test_every_op_has_a_reference_twin() -> None:
     assert sorted(op for op in kernels if not hasattr(reference, op)) == []
 
 
+def test_the_extension_has_two_doors() -> None:
+    package = ROOT / "python/mlx_dsv4"
+    importers = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if re.search(r"\b(?:import|from) .*\b_ext\b", path.read_text())
+    }
+    assert {name for name in importers if not name.startswith("ops/")} == {"cli/doctor.py"}
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_a_file_fits_in_one_head(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 400
