@@ -36,6 +36,12 @@ def test_filters_keep_what_they_promise(sampling: Sampling, possible: set[int]) 
     assert set(drawn(sampling)) == possible
 
 
+def test_of_equal_logits_the_lower_ids_stay() -> None:
+    tied = np.array([0.0, 2.0, 1.0, 1.0, 1.0], np.float32)
+    assert set(drawn(Sampling(top_k=3, seed=0), logits=tied)) == {1, 2, 3}
+    assert set(drawn(Sampling(top_p=0.75, seed=0), logits=tied)) == {1, 2, 3}
+
+
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_frequencies_follow_the_tempered_probabilities(temperature: float) -> None:
     expected = np.exp(LOGITS / temperature)

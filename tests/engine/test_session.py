@@ -112,6 +112,17 @@ def test_stopping_early_leaves_the_session_usable(session: Session) -> None:
     assert "".join(session.generate([5, 6, 7], max_tokens=8, sampling=GREEDY)) == expected
 
 
+def test_a_generation_that_was_overtaken_is_refused(session: Session) -> None:
+    expected = "".join(session.generate([5, 6, 7], max_tokens=8, sampling=GREEDY))
+    overtaken = iter(session.generate([8, 9], max_tokens=8, sampling=GREEDY))
+    next(overtaken)
+    current = iter(session.generate([5, 6, 7], max_tokens=8, sampling=GREEDY))
+    text = next(current)
+    with pytest.raises(CacheStateError, match="another generation has started"):
+        list(overtaken)
+    assert text + "".join(current) == expected
+
+
 def test_a_failure_while_decoding_poisons_and_the_next_prompt_recovers(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

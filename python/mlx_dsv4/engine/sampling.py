@@ -60,28 +60,36 @@ class Sampler:
         sampling = self.sampling
         if sampling.temperature < GREEDY_BELOW:
             return int(np.argmax(logits))
-        ids, kept = _keep_likely(logits.astype(np.float64), sampling)
-        weights = np.exp((kept - kept[0]) / sampling.temperature)
-        cumulative = np.cumsum(weights)
+        ids = _keep_likely(logits, sampling)
+        kept = logits[ids].astype(np.float64)
+        cumulative = np.cumsum(np.exp((kept - kept.max()) / sampling.temperature))
         drawn = np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right")
         return int(ids[min(int(drawn), len(ids) - 1)])
 
 
-def _keep_likely(
-    logits: NDArray[np.float64], sampling: Sampling
-) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Ids that top-k, top-p and min-p leave, most likely first, and their logits."""
-    ids = np.argsort(-logits, kind="stable")
-    if sampling.top_k:
-        ids = ids[: sampling.top_k]
-    kept = logits[ids]
-    probabilities = np.exp(kept - kept[0])
-    probabilities /= probabilities.sum()
+def _keep_likely(logits: NDArray[np.float32], sampling: Sampling) -> NDArray[np.intp]:
+    """Ids that top-k, top-p and min-p leave; of equal logits the lower ids stay longer."""
+    ids = _top_k(logits, sampling.top_k) if sampling.top_k else np.arange(logits.size)
     if sampling.top_p < 1:
+        ids = ids[np.argsort(-logits[ids], kind="stable")]
+        probabilities = _softmax(logits[ids])
         before = np.cumsum(probabilities) - probabilities
-        count = max(int(np.count_nonzero(before < sampling.top_p)), 1)
-        ids, kept, probabilities = ids[:count], kept[:count], probabilities[:count]
+        ids = ids[: max(int(np.count_nonzero(before < sampling.top_p)), 1)]
     if sampling.min_p > 0:
-        likely = probabilities >= sampling.min_p * probabilities[0]
-        ids, kept = ids[likely], kept[likely]
-    return ids, kept
+        probabilities = _softmax(logits[ids])
+        ids = ids[probabilities >= sampling.min_p * probabilities.max()]
+    return ids
+
+
+def _top_k(logits: NDArray[np.float32], k: int) -> NDArray[np.intp]:
+    """The k largest, without sorting the whole vocabulary."""
+    if k >= logits.size:
+        return np.arange(logits.size)
+    least = np.partition(logits, logits.size - k)[logits.size - k]
+    above = np.flatnonzero(logits > least)
+    return np.concatenate([above, np.flatnonzero(logits == least)[: k - above.size]])
+
+
+def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    weights = np.exp(logits.astype(np.float64) - logits.max())
+    return np.asarray(weights / weights.sum())

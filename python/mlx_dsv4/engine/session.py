@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mlx_dsv4.cache import Cache
 from mlx_dsv4.engine.sampling import Sampler, Sampling
-from mlx_dsv4.errors import PromptError
+from mlx_dsv4.errors import CacheStateError, PromptError
 from mlx_dsv4.model import Model
 from mlx_dsv4.text import Tokenizer
 
@@ -59,7 +59,8 @@ class Generation:
     """A running generation: iterate over it for pieces of text, then read ``statistics``.
 
     A piece never ends inside a character. Closing the iterator early ends the generation and
-    leaves the session consistent.
+    leaves the session consistent; continuing it after another one has started in the same session
+    raises :class:`mlx_dsv4.errors.CacheStateError`.
 
     Attributes:
         statistics: Final once the iteration has ended.
@@ -88,6 +89,7 @@ class Session:
         self.model = model
         self.tokenizer = tokenizer
         self.cache = cache
+        self._running: Statistics | None = None  # of the generation that owns the cache
 
     def generate(
         self,
@@ -134,6 +136,7 @@ class Session:
         tokens: list[int],
         on_prefill: Progress | None,
     ) -> Iterator[str]:
+        self._running = statistics
         start = time.perf_counter()
         logits = self._prefill(prompt, on_prefill)
         text = self.tokenizer.stream()
@@ -153,6 +156,8 @@ class Session:
             if len(tokens) == limit:
                 statistics.finish_reason = "length"
                 break
+            if self._running is not statistics:
+                raise CacheStateError("another generation has started in this session")
             logits = self._decode(token)
         rest = text.flush()
         if rest:
