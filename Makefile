@@ -1,6 +1,8 @@
-# make demo   build the package in .venv and generate text with a small model
-# make test   run every check: format, lint, types, layering, tests
-# The others are steps of these two, or write files that they check.
+# make demo    build the package in .venv and generate text with a small model
+# make test    run every check: format, lint, types, layering, tests
+# make venv    build the package again after a change in csrc or metal
+# make tools   install what the tests and checks need
+# The other targets are steps of these, or write files that they check.
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,10 +13,10 @@ NATIVE := pyproject.toml CMakeLists.txt $(wildcard csrc/* metal/*)
 CPP := $(wildcard csrc/*.cpp csrc/*.h metal/*.h)
 TINY := build/tiny.gguf
 
-.PHONY: help venv demo test lint format types layers stub check-install bench clean
+.PHONY: help venv tools demo test lint format types layers stub check-install bench clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -3
+	@sed -n 's/^# make/make/p' Makefile
 
 $(BIN)/python:
 	@echo "== creating $(VENV) with $$($(PYTHON) --version)"
@@ -38,6 +40,7 @@ $(VENV)/.tools: pyproject.toml | $(VENV)/.package
 	@touch $@
 
 venv: $(VENV)/.package
+tools: $(VENV)/.tools
 
 $(TINY): $(VENV)/.package
 	@mkdir -p build

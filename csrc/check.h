@@ -37,4 +37,19 @@ void check_shape(
   }
 }
 
+// Ids in 0..n - 1, checked where they are already known. Those that are still being computed
+// cannot be: an error from a queued kernel would reach whoever waits for the stream next.
+inline void check_known_ids(
+    const char* op, const char* name, const mx::array& ids, int n) {
+  if (ids.status() != mx::array::Status::available || !ids.flags().row_contiguous) {
+    return;
+  }
+  const int32_t* values = ids.data<int32_t>();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (values[i] < 0 || values[i] >= n) {
+      reject(op, name, " must be in 0..", n - 1, "; got ", values[i], " at index ", i);
+    }
+  }
+}
+
 }  // namespace mlx_dsv4

@@ -113,6 +113,7 @@ mx::array embed(
   }
   const int k = weight.shape(1) / block_bytes(code) * block_elements(code);
   check_blocks(op, "weight", weight, 2, code, k);
+  check_known_ids(op, "tokens", tokens, weight.shape(0));
   const auto stream = mx::to_stream(stream_or_device);
   return mx::array(
       {tokens.shape(0), k},
@@ -160,13 +161,6 @@ void Embed::eval_cpu(
        out = outputs[0].data<float>(),
        n_tokens = inputs[0].shape(0),
        p = params_] {
-        for (int t = 0; t < n_tokens; ++t) {
-          if (tokens[t] < 0 || tokens[t] >= p.n_rows) {
-            throw std::runtime_error(
-                "[embed] tokens must be in 0.." + std::to_string(p.n_rows - 1) +
-                "; got " + std::to_string(tokens[t]));
-          }
-        }
         parallel_for(
             n_tokens, ceil_div(kValuesPerPiece, p.k), [&](int64_t begin, int64_t end) {
               cpu_kernels<MatmulKernels>().embed(tokens, weight, out, p, begin, end);

@@ -56,8 +56,14 @@ void embed(
   with_blocks(p.format, [&](auto blocks) {
     using Blocks = decltype(blocks);
     for (int64_t t = begin; t < end; ++t) {
-      const uint8_t* row = weight + tokens[t] * row_bytes(p.format, p.k);
       float* values = out + t * p.k;
+      if (tokens[t] < 0 || tokens[t] >= p.n_rows) {
+        for (int i = 0; i < p.k; ++i) {
+          values[i] = __builtin_nanf("");
+        }
+        continue;
+      }
+      const uint8_t* row = weight + tokens[t] * row_bytes(p.format, p.k);
       decode_values<Blocks>(row, 0, whole, values);
       if (whole < p.k) {
         float tail[16];

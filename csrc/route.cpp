@@ -51,7 +51,7 @@ std::pair<mx::array, mx::array> route_scored(
   check_k(op, k, n_experts);
   const auto stream = mx::to_stream(stream_or_device);
   return make_route<RouteScored>(
-      stream, {n_experts, k, scale}, {dense(logits, stream), dense(bias, stream)});
+      stream, {n_experts, k, 0, scale}, {dense(logits, stream), dense(bias, stream)});
 }
 
 std::pair<mx::array, mx::array> route_hashed(
@@ -69,10 +69,11 @@ std::pair<mx::array, mx::array> route_hashed(
     reject(op, "table must be [V, k]; got ", table.shape());
   }
   check_k(op, table.shape(1), logits.shape(1));
+  check_known_ids(op, "tokens", tokens, table.shape(0));
   const auto stream = mx::to_stream(stream_or_device);
   return make_route<RouteHashed>(
       stream,
-      {logits.shape(1), table.shape(1), scale},
+      {logits.shape(1), table.shape(1), table.shape(0), scale},
       {dense(logits, stream), dense(tokens, stream), dense(table, stream)});
 }
 

@@ -41,7 +41,7 @@ struct Best {
   int32_t* ids;
   int k;
   int found = 0;
-  float keys[kRouteMaxExpertsUsed];
+  float keys[kRouteMaxExpertsUsed] = {};
 
   void offer(int expert, float key) {
     if (found == k && !better(key, keys[k - 1])) {
@@ -92,8 +92,18 @@ void hashed(
     int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
     int32_t* chosen = ids + t * p.k;
-    std::memcpy(chosen, table + int64_t{tokens[t]} * p.k, sizeof(int32_t) * p.k);
+    const bool known = tokens[t] >= 0 && tokens[t] < p.n_rows;
+    bool right = known;
+    for (int j = 0; j < p.k; ++j) {
+      const int32_t id = known ? table[int64_t{tokens[t]} * p.k + j] : 0;
+      const bool exists = id >= 0 && id < p.n_experts;
+      chosen[j] = exists ? id : 0;
+      right = right && exists;
+    }
     weigh(logits + t * p.n_experts, chosen, weights + t * p.k, p);
+    for (int j = 0; j < p.k && !right; ++j) {
+      weights[t * p.k + j] = __builtin_nanf("");
+    }
   }
 }
 

@@ -9,6 +9,8 @@ from mlx_dsv4 import Engine, Sampling
 
 
 def main() -> None:
+    if len(sys.argv) != 3:
+        sys.exit("usage: python examples/generate.py MODEL.gguf PROMPT")
     path, prompt = sys.argv[1:]
     engine = Engine.load(path)
     tokens = [engine.tokenizer.bos_id, *engine.tokenizer.encode(prompt)]

@@ -26,6 +26,7 @@ DSV4_CONST int kRouteMaxExpertsUsed = 16;
 struct RouteParams {
   int32_t n_experts;  // E
   int32_t k;          // experts per token
+  int32_t n_rows;     // V of the table; 0 where there is none
   float scale;        // the weights of a token add up to this
 };
-static_assert(sizeof(RouteParams) == 12, "layout is shared with the GPU");
+static_assert(sizeof(RouteParams) == 16, "layout is shared with the GPU");

@@ -59,5 +59,9 @@ class CacheStateError(Dsv4Error, RuntimeError):
     """A cache is poisoned, or was asked for a step that does not start at its cursor."""
 
 
+class LogitsError(Dsv4Error, ArithmeticError):
+    """Logits hold NaN: weights are damaged, or a token was outside the vocabulary."""
+
+
 class AllocationError(Dsv4Error, MemoryError):
     """The planned buffers do not fit in the memory of this machine."""

@@ -67,7 +67,8 @@ def test_a_seed_repeats_and_numerics_changes_the_text(tiny: Path) -> None:
 def test_the_context_bounds_the_generation(tiny: Path) -> None:
     done = generate(tiny, "--context", "16", "--max-tokens", "500", "--temperature", "0")
     prompt, generated = map(int, re.search(r"(\d+) prompt.*?(\d+) generated", done.stderr).groups())
-    assert prompt + generated - 1 <= 16
+    assert prompt + generated - 1 == 16
+    assert "ended by length: the context is full" in done.stderr
     assert done.returncode == 0
 
 
@@ -199,6 +200,17 @@ def test_make_tiny_repeats_to_the_byte_and_takes_formats(tiny: Path, tmp_path: P
     assert again.read_bytes() == tiny.read_bytes() != other.read_bytes()
     assert run("make-tiny", full, "--dense", "f32", "--experts", "f32").returncode == 0
     assert full.stat().st_size > 2 * tiny.stat().st_size
+
+
+def test_make_tiny_replaces_a_file_only_by_force(tmp_path: Path) -> None:
+    out = tmp_path / "x.gguf"
+    out.write_text("precious")
+    refused = run("make-tiny", out)
+    assert refused.returncode == 1
+    assert "x.gguf: exists; --force replaces it" in refused.stderr
+    assert out.read_text() == "precious"
+    assert run("make-tiny", out, "--force").returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["x.gguf"]
 
 
 def test_make_tiny_into_nowhere_fails_cleanly(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mlx_dsv4.engine import Sampler, Sampling, decode_limit
+from mlx_dsv4.errors import LogitsError
 
 LOGITS = np.log(np.array([0.1, 0.4, 0.05, 0.3, 0.15], np.float32))
 
@@ -49,6 +50,13 @@ def test_frequencies_follow_the_tempered_probabilities(temperature: float) -> No
     counts = np.bincount(drawn(Sampling(temperature, seed=3), 20_000), minlength=5) / 20_000
     # Four standard deviations of a binomial share.
     np.testing.assert_allclose(counts, expected, atol=4 * np.sqrt(0.25 / 20_000))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_nan_is_refused(temperature: float) -> None:
+    logits = np.array([0.0, np.nan, 1.0], np.float32)
+    with pytest.raises(LogitsError, match="got 1 NaN of 3: the weights of the file may be damaged"):
+        Sampler(Sampling(temperature)).draw(logits)
 
 
 def test_the_same_seed_gives_the_same_draws() -> None:

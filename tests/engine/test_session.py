@@ -91,7 +91,9 @@ def test_the_context_is_used_to_the_last_row(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
-        ([], "the prompt is empty"),
+        ([], "at least one token is needed; got none"),
+        ("text", "token ids are needed, not text"),
+        ([1, 2.5], r"token ids must be integers; got 2\.5 at index 1"),
         ([1] * 601, "must fit the context of 600 tokens; got 601"),
         ([1, 5000], r"token ids must be in 0\.\.1023; got 5000 at index 1"),
     ],

@@ -101,6 +101,21 @@ def test_an_expert_named_twice_counts_twice(isa: str) -> None:
     np.testing.assert_allclose(to_numpy(weights), [[0.75, 0.75]], rtol=1e-6)
 
 
+def test_ids_outside_are_named_or_weigh_nan(isa: str) -> None:
+    table = mx.array([[0, 1], [1, 4]], dtype=mx.int32)  # expert 4 of 4 does not exist
+    logits = mx.ones((3, 4))
+    for token in (-1, 2):
+        tokens = mx.array([0, 0, token], dtype=mx.int32)
+        with pytest.raises(ValueError, match=rf"tokens must be in 0\.\.1; got {token} at index 2"):
+            ops.route_hashed(logits, tokens, table, scale=1.0)
+        computing = tokens + mx.zeros(3, mx.int32)
+        ids, weights = ops.route_hashed(logits, computing, table, scale=1.0)
+        assert ids.tolist()[0] == [0, 1]
+        assert np.isnan(to_numpy(weights)).tolist() == [[False] * 2, [False] * 2, [True] * 2]
+    _, weights = ops.route_hashed(logits[:1], mx.array([1]), table, scale=1.0)
+    assert np.isnan(to_numpy(weights)).all()
+
+
 def test_a_token_does_not_depend_on_its_batch(isa: str) -> None:
     case = Case(40, 256, 6)
     logits, bias = make_logits(case), make_bias(case)

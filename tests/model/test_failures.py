@@ -28,6 +28,8 @@ def cache(model: Model) -> Cache:
     [
         ([], "at least one token is needed; got none"),
         ([5, 1024], r"token ids must be in 0\.\.1023; got 1024 at index 1"),
+        ([1.5], r"token ids must be integers; got 1\.5 at index 0"),
+        ("ab", "token ids are needed, not text"),
         ([-1], r"token ids must be in 0\.\.1023; got -1 at index 0"),
     ],
 )
@@ -78,6 +80,32 @@ def test_a_failure_between_layers_poisons_and_reset_recovers(
     np.testing.assert_array_equal(np.array(model.prefill(tokens, cache)), expected)
 
 
-def test_a_token_that_turns_out_wrong_while_computing_fails(model: Model, cache: Cache) -> None:
-    with pytest.raises(RuntimeError, match="5000"):
-        mx.eval(model.step(mx.array(5000, mx.int32), cache))
+def test_a_token_may_be_any_integer_array_of_one(model: Model, cache: Cache) -> None:
+    kinds = [5, np.int64(5), mx.array(5), mx.array([5], mx.uint32), mx.argmax(mx.arange(6))]
+    states = []
+    for token in kinds:
+        cache.reset()
+        states.append(np.array(model.step(token, cache)))
+    assert all((state == states[0]).all() for state in states)
+
+
+@pytest.mark.parametrize("token", [mx.array([1, 2]), mx.array(1.0), mx.zeros((0,), mx.int32)])
+def test_another_array_is_refused(model: Model, cache: Cache, token: mx.array) -> None:
+    with pytest.raises(PromptError, match="a token must be an array of one integer; got"):
+        model.step(token, cache)
+    assert (cache.position, cache.poisoned) == (0, False)
+
+
+def test_a_token_that_turns_out_wrong_harms_its_own_session_alone(
+    model: Model, cache: Cache
+) -> None:
+    other = model.make_cache(200)
+    tokens = random_tokens(TINY.config, 9)
+    expected = np.array(model.prefill(tokens, other))
+    other.reset()
+    token = mx.array(4999, mx.int32) + mx.array(1, mx.int32)  # not computed yet
+    state = model.step(token, cache)
+    np.testing.assert_array_equal(np.array(model.prefill(tokens, other)), expected)
+    assert np.isnan(np.array(model.logits(state))).all()
+    cache.reset()
+    np.testing.assert_array_equal(np.array(model.prefill(tokens, cache)), expected)

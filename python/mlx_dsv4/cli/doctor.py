@@ -71,7 +71,7 @@ def cpu() -> str:
     from mlx_dsv4 import _ext
 
     available = ", ".join(_ext.available_isas())
-    return f"{_ext.isa()} of {available}; {_ext.num_threads()} threads"
+    return f"kernels use {_ext.isa()} (this CPU runs {available}), {_ext.num_threads()} threads"
 
 
 def shaders() -> str:
@@ -103,7 +103,7 @@ PROBES: tuple[tuple[Probe, str], ...] = (
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for reports.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for reports.")] = False,
 ) -> None:
     """Check the installation; exit code 1 if something does not work."""
     results = []

@@ -84,7 +84,7 @@ def _stream(session: "Session", tokens: list[int], max_tokens: int, sampling: "S
     finally:
         # An interrupted generation ends its line and reports what it did, too.
         _write("\n")
-        _print_statistics(console, generation.statistics)
+        _print_statistics(console, generation.statistics, max_tokens)
 
 
 def _write(text: str) -> None:
@@ -92,11 +92,13 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _print_statistics(console: Console, statistics: "Statistics") -> None:
+def _print_statistics(console: Console, statistics: "Statistics", max_tokens: int) -> None:
+    full = statistics.finish_reason == "length" and statistics.generated_tokens < max_tokens
+    reason = "length: the context is full" if full else statistics.finish_reason
     console.print(
         f"{statistics.prompt_tokens} prompt tokens, {statistics.prefill_rate:.1f} tokens/s; "
         f"{statistics.generated_tokens} generated, {statistics.decode_rate:.1f} tokens/s; "
-        f"ended by {statistics.finish_reason}",
+        f"ended by {reason}",
         style="dim",
         highlight=False,
     )

@@ -23,7 +23,7 @@ def inspect(
 
     with GGUFFile(file) as opened:
         card = model_card(opened)
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     _print_file(console, card)
     if card.config is not None:
         _print_config(console, card.config)

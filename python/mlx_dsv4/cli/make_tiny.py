@@ -1,5 +1,6 @@
 """``mlx-dsv4 make-tiny``: write a small random model of the real architecture."""
 
+import errno
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,16 +17,19 @@ def make_tiny(
     embedding: Annotated[Format, typer.Option(help="Format of the embedding.")] = "bf16",
     output: Annotated[Format, typer.Option(help="Format of the output matrix.")] = "q8_0",
     router: Annotated[Format, typer.Option(help="Format of the routers.")] = "f32",
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     elementwise: Annotated[Format, typer.Option(help="Format of norms and biases.")] = "f32",
 ) -> None:
     """Write a random-weight model with every kind of layer: for tests and demonstrations.
 
-    Ratios 0, 0, 4, 128, 4, 128; hash and scored experts; an indexer that selects; a byte-level
-    BPE tokenizer with DeepSeek's special tokens; llama.cpp's keys. Its text is noise.
+    It has ratios 0, 0, 4, 128, 4, 128, hash and scored experts, and an indexer that selects.
+    Its tokenizer is a byte-level BPE with DeepSeek's special tokens. Its text is noise.
     """
     from mlx_dsv4.gguf.tiny import Formats, random_weights, tiny_config, write_model
     from mlx_dsv4.gguf.vocabulary import make_vocabulary
 
+    if out.exists() and not force:
+        raise FileExistsError(errno.EEXIST, "exists; --force replaces it", str(out))
     config = tiny_config()
     formats = Formats(dense, experts, embedding, output, router, elementwise)
     weights = random_weights(config, seed)

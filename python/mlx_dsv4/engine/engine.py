@@ -1,7 +1,7 @@
 """A loaded model with its tokenizer: what servers and the command line hold."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 
@@ -25,8 +25,8 @@ class Engine:
     """
 
     path: Path
-    model: Model
-    tokenizer: Tokenizer
+    model: Model = field(repr=False)
+    tokenizer: Tokenizer = field(repr=False)
     load_seconds: float
 
     @classmethod

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mlx_dsv4.errors import LogitsError
+
 GREEDY_BELOW = 1e-5
 
 
@@ -56,7 +58,15 @@ class Sampler:
 
         Args:
             logits: ``[vocab]`` float32.
+
+        Raises:
+            LogitsError: a logit is NaN.
         """
+        if np.isnan(logits).any():
+            raise LogitsError(
+                f"logits must be numbers; got {np.isnan(logits).sum()} NaN of {logits.size}: the "
+                "weights of the file may be damaged"
+            )
         sampling = self.sampling
         if sampling.temperature < GREEDY_BELOW:
             return int(np.argmax(logits))

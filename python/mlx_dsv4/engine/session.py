@@ -114,17 +114,15 @@ class Session:
                 token outside the vocabulary; the session is as it was.
         """
         context = self.cache.capacity_tokens
-        if not prompt:
-            raise PromptError("the prompt is empty: at least one token is needed")
+        tokens_read = self.model.check_tokens(prompt)
         if len(prompt) > context:
             raise PromptError(
                 f"the prompt must fit the context of {context} tokens; got {len(prompt)}"
             )
-        self.model.check_tokens(prompt)
         limit = decode_limit(max_tokens, context=context, prompt_tokens=len(prompt))
         statistics, tokens = Statistics(prompt_tokens=len(prompt)), list[int]()
         sampler = Sampler(sampling or Sampling())
-        pieces = self._run(list(prompt), limit, sampler, statistics, tokens, on_prefill)
+        pieces = self._run(tokens_read, limit, sampler, statistics, tokens, on_prefill)
         return Generation(pieces, statistics, tokens)
 
     def _run(

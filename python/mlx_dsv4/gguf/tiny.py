@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -201,17 +202,23 @@ def write_model(
     for name, spec in specs.items():
         if weights[name].shape != spec.shape:
             raise ValueError(f"{name} must be {list(spec.shape)}; got {list(weights[name].shape)}")
-    writer = gguf.GGUFWriter(os.fspath(path), ARCHITECTURES[0])
+    # A file that is mapped somewhere must not change under its reader, nor be half written.
+    unfinished = f"{os.fspath(path)}.unfinished"
+    writer = gguf.GGUFWriter(unfinished, ARCHITECTURES[0])
     _add_config(writer, config)
     _add_vocabulary(writer, vocabulary)
     for name, spec in specs.items():
         format = formats.of(name, spec)
         kind = gguf.GGMLQuantizationType[format.upper()]
         writer.add_tensor(name, quantize(weights[name], format), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        os.replace(unfinished, path)
+    finally:
+        Path(unfinished).unlink(missing_ok=True)
 
 
 def _add_config(writer: gguf.GGUFWriter, config: ModelConfig) -> None:

@@ -1,5 +1,6 @@
 """The forward pass: tokens and a cache in, hidden state and logits out."""
 
+import operator
 from collections.abc import Sequence
 from typing import Literal
 
@@ -81,9 +82,9 @@ class Model:
             PromptError: no token, or an id outside the vocabulary; nothing has changed.
             CacheStateError: the cache is poisoned or too small; nothing has changed.
         """
-        ids = self._ids(tokens)
-        with cache.step(len(tokens)) as step, mx.stream(self.device):
-            state = self._forward(ids, cache, step)
+        ids = mx.array(self.check_tokens(tokens), mx.int32)
+        with mx.stream(self.device), cache.step(ids.size) as step:
+            state = self._forward(ids, self._weights.embedding.rows(ids), cache, step)
             mx.eval(state, cache.handles())
         return state
 
@@ -91,7 +92,8 @@ class Model:
         """Append one token without waiting for the result.
 
         Args:
-            token: An id, or an int32 array of one that may still be computing.
+            token: An id, or an integer array of one that may still be computing. One that turns
+                out to be outside the vocabulary gives a state, and a cache, full of NaN.
             cache: Of this model; its position moves by 1. If evaluating the result fails,
                 poison it.
 
@@ -101,10 +103,12 @@ class Model:
         Raises:
             PromptError, CacheStateError: as :meth:`prefill`.
         """
-        ids = token.reshape(1) if isinstance(token, mx.array) else self._ids([token])
-        with cache.step(1) as step, mx.stream(self.device):
-            state = self._forward(ids, cache, step)
-            mx.async_eval(state, cache.handles())
+        with mx.stream(self.device):
+            ids = self._token(token)
+            x = self._weights.embedding.rows(ids)
+            with cache.step(1) as step:
+                state = self._forward(ids, x, cache, step)
+                mx.async_eval(state, cache.handles())
         return state
 
     def logits(self, state: mx.array) -> mx.array:
@@ -127,28 +131,46 @@ class Model:
         """The hidden state ``[1, streams, hidden]`` of the newest token."""
         return state[-1:]
 
-    def check_tokens(self, tokens: Sequence[int]) -> None:
-        """Refuse what no call can read.
+    def check_tokens(self, tokens: Sequence[int]) -> list[int]:
+        """The ids as Python ints, if a call can read them.
 
         Raises:
-            PromptError: no token, or an id outside the vocabulary; names the first one.
+            PromptError: no token, one that is no integer, or an id outside the vocabulary; names
+                the first one.
         """
+        if isinstance(tokens, str):
+            raise PromptError("token ids are needed, not text: encode it with the tokenizer")
         if not len(tokens):
             raise PromptError("at least one token is needed; got none")
+        ids = []
         for index, token in enumerate(tokens):
-            if not 0 <= token < self.config.vocab:
+            try:
+                ids.append(operator.index(token))
+            except TypeError:
                 raise PromptError(
-                    f"token ids must be in 0..{self.config.vocab - 1}; got {token} at index {index}"
+                    f"token ids must be integers; got {token!r} at index {index}"
+                ) from None
+            if not 0 <= ids[-1] < self.config.vocab:
+                raise PromptError(
+                    f"token ids must be in 0..{self.config.vocab - 1}; "
+                    f"got {ids[-1]} at index {index}"
                 )
+        return ids
 
-    def _ids(self, tokens: Sequence[int]) -> mx.array:
-        self.check_tokens(tokens)
-        return mx.array(list(tokens), mx.int32)
+    def _token(self, token: int | mx.array) -> mx.array:
+        """One id as ``[1]`` int32."""
+        if not isinstance(token, mx.array):
+            return mx.array(self.check_tokens([token]), mx.int32)
+        if token.size != 1 or not mx.issubdtype(token.dtype, mx.integer):
+            raise PromptError(
+                f"a token must be an array of one integer; got {token.dtype} {token.shape}"
+            )
+        return token.reshape(1).astype(mx.int32)
 
-    def _forward(self, tokens: mx.array, cache: Cache, step: Step) -> mx.array:
+    def _forward(self, tokens: mx.array, x: mx.array, cache: Cache, step: Step) -> mx.array:
+        """Streams after the last layer; ``x`` ``[T, hidden]`` are the embedded tokens."""
         config = self.config
         rotations = self._rope.rotations(step)
-        x = self._weights.embedding.rows(tokens)
         streams = mx.repeat(x[:, None, :], config.streams, axis=1)
         for (weights, attention, feed_forward), layer in zip(
             self._layers, cache.layers, strict=True

@@ -49,6 +49,9 @@ def embed(
 ) -> mx.array:
     """Decode the rows of a packed matrix that ``tokens`` name.
 
+    A token that is still being computed when the op is called and turns out to be no row gives a
+    row of NaN: a kernel that failed later would fail whoever waits for the stream next.
+
     Args:
         tokens: ``[T]`` int32. Row of each token, in ``0..V - 1``.
         weight: ``[V, row_bytes]`` uint8. Blocks of V rows of K values, row-contiguous.
@@ -59,9 +62,8 @@ def embed(
         ``[T, K]`` float32.
 
     Raises:
-        ValueError: a shape, dtype or format differs from the table above; at evaluation,
-            ``weight`` is not row-contiguous.
-        RuntimeError: at evaluation, a token is not a row of ``weight``.
+        ValueError: a shape, dtype or format differs from the table above, or a known token is
+            no row; at evaluation, ``weight`` is not row-contiguous.
 
     Twin: :func:`mlx_dsv4.reference.embed`.
     Source: ggml block formats, as the ``gguf`` package decodes them.

@@ -50,8 +50,9 @@ def route_hashed(
 ) -> tuple[mx.array, mx.array]:
     """Look the experts of each token up by its id; the logits only weigh them.
 
-    An expert that a table row names twice is returned, and counts, twice. Ids are not checked
-    here: a table is checked once, when it is loaded.
+    An expert that a table row names twice is returned, and counts, twice. A token that is still
+    being computed and turns out to be no row of the table, and a row that names an expert above
+    ``E - 1``, give NaN weights.
 
     Args:
         logits: ``[T, E]`` float32. Router outputs.
@@ -64,7 +65,8 @@ def route_hashed(
         ids ``[T, k]`` int32 in stored order, and weights ``[T, k]`` float32.
 
     Raises:
-        ValueError: a shape, dtype or number differs from the table above.
+        ValueError: a shape, dtype or number differs from the table above, or a known token is
+            no row of the table.
 
     Twin: :func:`mlx_dsv4.reference.route_hashed`.
     Source: DeepSeek-V4 technical report (arXiv 2606.19348), section 2.1 (hash routing).
