@@ -155,7 +155,7 @@ mx::array indexer_queries(
   if (heads < 1) {
     reject(op, "heads must be >= 1; got ", heads);
   }
-  if (q.ndim() != 2 || q.shape(1) == 0 || q.shape(1) % (16 * heads) != 0) {
+  if (q.ndim() != 2 || q.shape(1) == 0 || q.shape(1) % (int64_t{16} * heads) != 0) {
     reject(
         op,
         "q must be [T, I * D] with I = ",

@@ -5,11 +5,15 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
 namespace mlx_dsv4 {
 namespace {
+
+constexpr int kMostThreads = 256;
 
 using Body = std::function<void(int64_t, int64_t)>;
 
@@ -130,7 +134,14 @@ std::atomic<int> thread_count{
 
 int num_threads() { return thread_count; }
 
-void set_num_threads(int n) { thread_count = std::max(1, n); }
+void set_num_threads(int n) {
+  if (n < 1 || n > kMostThreads) {
+    throw std::invalid_argument(
+        "[set_num_threads] n must be in 1.." + std::to_string(kMostThreads) + "; got " +
+        std::to_string(n));
+  }
+  thread_count = n;
+}
 
 void parallel_for(int64_t n, int64_t grain, const Body& fn) {
   if (n <= 0) {

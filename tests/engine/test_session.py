@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from threading import Thread
 
 import mlx.core as mx
 import numpy as np
@@ -123,6 +124,28 @@ def test_a_generation_that_was_overtaken_is_refused(session: Session) -> None:
     with pytest.raises(CacheStateError, match="another generation has started"):
         list(overtaken)
     assert text + "".join(current) == expected
+
+
+def test_two_threads_on_one_session_get_an_answer_or_an_error(session: Session) -> None:
+    expected = "".join(session.generate([5, 6, 7], max_tokens=20, sampling=GREEDY))
+    outcomes: list[str] = []
+
+    def generate() -> None:
+        for _ in range(6):
+            try:
+                outcomes.append(
+                    "".join(session.generate([5, 6, 7], max_tokens=20, sampling=GREEDY))
+                )
+            except CacheStateError as error:
+                assert "another generation has started" in str(error)
+
+    threads = [Thread(target=generate) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes
+    assert set(outcomes) == {expected}
 
 
 def test_a_failure_while_decoding_poisons_and_the_next_prompt_recovers(

@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Literal
 
 import mlx.core as mx
@@ -90,6 +92,7 @@ class Session:
         self.tokenizer = tokenizer
         self.cache = cache
         self._running: Statistics | None = None  # of the generation that owns the cache
+        self._lock = Lock()
 
     def generate(
         self,
@@ -134,17 +137,14 @@ class Session:
         tokens: list[int],
         on_prefill: Progress | None,
     ) -> Iterator[str]:
-        self._running = statistics
         start = time.perf_counter()
-        logits = self._prefill(prompt, on_prefill)
-        text = self.tokenizer.stream()
+        logits = self._prefill(prompt, statistics, on_prefill)
         statistics.prefill_seconds = time.perf_counter() - start
-        start = time.perf_counter()
+        text = self.tokenizer.stream()
         while True:
             token = sampler.draw(logits)
             tokens.append(token)
             statistics.generated_tokens = len(tokens)
-            statistics.decode_seconds = time.perf_counter() - start
             if token in self.tokenizer.stop_ids:
                 statistics.finish_reason = "stop"
                 break
@@ -154,31 +154,47 @@ class Session:
             if len(tokens) == limit:
                 statistics.finish_reason = "length"
                 break
-            if self._running is not statistics:
-                raise CacheStateError("another generation has started in this session")
-            logits = self._decode(token)
+            start = time.perf_counter()
+            logits = self._decode(token, statistics)
+            statistics.decode_seconds += time.perf_counter() - start
         rest = text.flush()
         if rest:
             yield rest
 
-    def _prefill(self, prompt: list[int], on_prefill: Progress | None) -> NDArray[np.float32]:
+    def _prefill(
+        self, prompt: list[int], statistics: Statistics, on_prefill: Progress | None
+    ) -> NDArray[np.float32]:
         """Logits ``[vocab]`` after the prompt, read chunk by chunk into an empty cache."""
-        self.cache.reset()
-        state = None
+        with self._lock:
+            self._running = statistics
+            self.cache.reset()
+        logits = None
         for first in range(0, len(prompt), PREFILL_CHUNK_TOKENS):
             chunk = prompt[first : first + PREFILL_CHUNK_TOKENS]
-            state = self.model.prefill(chunk, self.cache)
+            with self._turn(statistics):
+                state = self.model.prefill(chunk, self.cache)
+                if first + len(chunk) == len(prompt):
+                    logits = self._logits(state)
             if on_prefill:
                 on_prefill(first + len(chunk), len(prompt))
-        assert state is not None
-        return self._logits(state)
+        assert logits is not None
+        return logits
 
-    def _decode(self, token: int) -> NDArray[np.float32]:
-        try:
-            return self._logits(self.model.step(token, self.cache))
-        except BaseException as error:
-            self.cache.poison(f"{type(error).__name__} while decoding: {error}")
-            raise
+    def _decode(self, token: int, statistics: Statistics) -> NDArray[np.float32]:
+        with self._turn(statistics):
+            try:
+                return self._logits(self.model.step(token, self.cache))
+            except BaseException as error:
+                self.cache.poison(f"{type(error).__name__} while decoding: {error}")
+                raise
+
+    @contextmanager
+    def _turn(self, statistics: Statistics) -> Iterator[None]:
+        """One call on the model, for the generation that started last; from any thread."""
+        with self._lock:
+            if self._running is not statistics:
+                raise CacheStateError("another generation has started in this session")
+            yield
 
     def _logits(self, state: mx.array) -> NDArray[np.float32]:
         return np.array(self.model.logits(self.model.last_token_state(state))[0])
