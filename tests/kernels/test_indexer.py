@@ -389,3 +389,10 @@ def test_bad_scores_and_queries_name_the_argument() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             ops.indexer_queries(q, rotation, **(good | change))
+
+
+@pytest.mark.parametrize("op", [ops.attention_queries, ops.indexer_queries])
+def test_as_many_heads_as_an_int_holds_are_refused(op) -> None:
+    settings = {"eps": 1e-6} if op is ops.attention_queries else {"round_trip": "none"}
+    with pytest.raises(ValueError, match="D a multiple of 16; got"):
+        op(mx.zeros((1, 64)), mx.zeros((1, 8, 2)), heads=1 << 28, dtype=mx.float32, **settings)
