@@ -1,5 +1,6 @@
 """The import check: each wrong installation gets told what is installed and what to type."""
 
+import subprocess
 import sys
 from importlib import metadata
 
@@ -25,6 +26,18 @@ def test_no_mlx(monkeypatch: pytest.MonkeyPatch) -> None:
         ImportError, match=r"no mlx is installed: pip install 'mlx\[cpu\]==0\.32\.4'"
     ):
         backend.check_backend()
+
+
+@pytest.mark.parametrize("package", ["engine", "model", "cache", "ops"])
+def test_every_door_says_what_is_missing(package: str) -> None:
+    program = f"""
+import sys
+sys.modules["mlx.core"] = None
+import mlx_dsv4.{package}
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "the plain mlx wheel has no backend" in done.stderr.splitlines()[-1]
 
 
 def test_no_backend(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -240,6 +240,7 @@ def test_doctor_names_what_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "FAIL  mlx_version" in result.output
     assert "compiled for mlx 0.32.4, installed is 0.1.0" in result.output
     assert "-> install that mlx" in result.output
+    assert "FAIL  extension     needs mlx_version\n" in result.output
 
 
 def test_version_and_help() -> None:

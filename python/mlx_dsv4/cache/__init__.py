@@ -1,5 +1,6 @@
 """Caches: sizes, positions and the held buffers of a session."""
 
+from mlx_dsv4 import checked_backend  # noqa: F401 - before MLX is imported
 from mlx_dsv4.cache.cache import Cache, Step
 from mlx_dsv4.cache.layer import LayerCache
 from mlx_dsv4.cache.plan import CachePlan, LayerPlan, SpanPlan, plan_cache, plan_span

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from mlx_dsv4.cache.layer import LayerCache
-from mlx_dsv4.cache.memory import available_bytes
 from mlx_dsv4.cache.plan import CachePlan, SpanPlan, plan_span
 from mlx_dsv4.errors import AllocationError, CacheStateError, PlanError
+from mlx_dsv4.memory import available_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ def shaders() -> str:
 
 def memory() -> str:
     """What a cache may take."""
-    from mlx_dsv4.cache.memory import available_bytes
+    from mlx_dsv4.memory import available_bytes
 
     free = available_bytes()
     return "unknown" if free is None else f"{free / 1e9:.1f} GB available"
@@ -92,36 +92,48 @@ Probe = Callable[[], str]
 REBUILD = f"rebuild: {backend.REINSTALL}"
 PROBES: tuple[tuple[Probe, str], ...] = (
     (python, "use Python 3.11 or later"),
+    (memory, "close other programs or choose a smaller context"),
     (mlx_version, f"install that mlx, or {REBUILD}"),
     (mlx_backend, "on Linux install a backend: pip install 'mlx-dsv4[cpu]'"),
     (extension, REBUILD),
     (arrays_cross, "rebuild with the nanobind that this mlx was built with"),
     (cpu, REBUILD),
     (shaders, REBUILD),
-    (memory, "close other programs or choose a smaller context"),
 )
+# These say nothing of their own while one of those before them fails.
+NEED_MLX = (extension, arrays_cross, cpu)
+
+
+def probe_all() -> list[dict[str, object]]:
+    """What each probe found, and what to do where it failed."""
+    results: list[dict[str, object]] = []
+    broken = ""
+    for probe, remedy in PROBES:
+        name = probe.__name__
+        if broken and probe in NEED_MLX:
+            results.append({"probe": name, "ok": False, "found": f"needs {broken}"})
+            continue
+        try:
+            results.append({"probe": name, "ok": True, "found": probe()})
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+            results.append({"probe": name, "ok": False, "found": found, "remedy": remedy})
+            broken = broken or name
+    return results
 
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, for reports.")] = False,
 ) -> None:
     """Check the installation; exit code 1 if something does not work."""
-    results = []
-    for probe, remedy in PROBES:
-        try:
-            results.append({"probe": probe.__name__, "ok": True, "found": probe()})
-        except Exception as error:
-            message = f"{type(error).__name__}: {error}"
-            results.append(
-                {"probe": probe.__name__, "ok": False, "found": message, "remedy": remedy}
-            )
+    results = probe_all()
     if as_json:
         typer.echo(json.dumps(results, indent=2))
     else:
         for result in results:
             mark = "ok  " if result["ok"] else "FAIL"
             typer.echo(f"{mark}  {result['probe']:<13} {result['found']}")
-            if not result["ok"]:
+            if "remedy" in result:
                 typer.echo(f"      {'':<13} -> {result['remedy']}")
     if not all(result["ok"] for result in results):
         sys.exit(1)

@@ -1,18 +1,15 @@
 """The kernels as functions on ``mx.array``: one function, one formula, one reference twin."""
 
-from mlx_dsv4 import backend
-
-backend.check_backend()
-
-from mlx_dsv4.ops.attention import attention, attention_queries  # noqa: E402
-from mlx_dsv4.ops.compressor import compressor_append  # noqa: E402
-from mlx_dsv4.ops.experts import experts  # noqa: E402
-from mlx_dsv4.ops.hyper import hyper_head, hyper_post, hyper_pre  # noqa: E402
-from mlx_dsv4.ops.indexer import indexer_queries, indexer_scores, indexer_select, indexer_topk  # noqa: E402
-from mlx_dsv4.ops.matmul import embed, matmul  # noqa: E402
-from mlx_dsv4.ops.memory import MappedFile, data_pointer, uninitialized  # noqa: E402
-from mlx_dsv4.ops.route import route_hashed, route_scored  # noqa: E402
-from mlx_dsv4.ops.window import window_rows, window_write  # noqa: E402
+from mlx_dsv4 import checked_backend  # noqa: F401 - before MLX is imported
+from mlx_dsv4.ops.attention import attention, attention_queries
+from mlx_dsv4.ops.compressor import compressor_append
+from mlx_dsv4.ops.experts import experts
+from mlx_dsv4.ops.hyper import hyper_head, hyper_post, hyper_pre
+from mlx_dsv4.ops.indexer import indexer_queries, indexer_scores, indexer_select, indexer_topk
+from mlx_dsv4.ops.matmul import embed, matmul
+from mlx_dsv4.ops.memory import MappedFile, data_pointer, uninitialized
+from mlx_dsv4.ops.route import route_hashed, route_scored
+from mlx_dsv4.ops.window import window_rows, window_write
 
 __all__ = [
     "MappedFile",
