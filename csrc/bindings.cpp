@@ -1,4 +1,5 @@
 #include "bind.h"
+#include "check.h"
 #include "families.h"
 #include "isa.h"
 #include "mapped_file.h"
@@ -20,10 +21,7 @@ DSV4_EACH_FAMILY(DSV4_DECLARE_BIND)
 
 // Memory that the system hands out page by page as it is first written.
 mx::array uninitialized(const std::vector<int>& shape, mx::Dtype dtype) {
-  size_t n_bytes = dtype.size();
-  for (const int dim : shape) {
-    n_bytes *= static_cast<size_t>(dim);
-  }
+  const size_t n_bytes = checked_bytes("uninitialized", shape, dtype.size());
   return mx::array(
       mx::allocator::malloc(n_bytes), mx::Shape(shape.begin(), shape.end()), dtype);
 }
@@ -37,7 +35,12 @@ void bind_machine(nb::module_& m) {
   m.def("set_num_threads", &set_num_threads, "n"_a);
   m.def(
       "data_pointer",
-      [](const mx::array& a) { return reinterpret_cast<std::uintptr_t>(a.data<void>()); },
+      [](const mx::array& a) {
+        if (a.status() != mx::array::Status::available) {
+          reject("data_pointer", "a must be evaluated; it is still to be computed");
+        }
+        return reinterpret_cast<std::uintptr_t>(a.data<void>());
+      },
       "a"_a);
 }
 

@@ -3,6 +3,7 @@
 
 #include <sstream>
 #include <stdexcept>
+#include <vector>
 
 #include "mlx/mlx.h"
 
@@ -35,6 +36,23 @@ void check_shape(
   if (a.shape() != expected) {
     reject(op, name, " must be ", layout, " = ", expected, "; got ", a.shape());
   }
+}
+
+// Bytes of an array of this shape; refuses negative dims and what no machine can address.
+inline size_t checked_bytes(
+    const char* op, const std::vector<int>& shape, size_t item_bytes) {
+  constexpr size_t kMostBytes = size_t{1} << 48;
+  size_t n_bytes = item_bytes;
+  for (const int dim : shape) {
+    if (dim < 0 || (dim > 0 && n_bytes > kMostBytes / static_cast<size_t>(dim))) {
+      reject(
+          op,
+          "shape must have dims >= 0 and at most 2^48 bytes; got ",
+          mx::Shape(shape.begin(), shape.end()));
+    }
+    n_bytes *= static_cast<size_t>(dim);
+  }
+  return n_bytes;
 }
 
 // Ids in 0..n - 1, checked where they are already known. Those that are still being computed

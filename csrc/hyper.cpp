@@ -73,8 +73,8 @@ std::tuple<mx::array, mx::array, mx::array> hyper_pre(
   check_f32(op, "base", base, {n_outputs}, "[(2 + S) S]");
   check_f32(op, "scale", scale, {3}, "[3]");
   check_f32(op, "norm", norm, {dim}, "[D]");
-  if (iterations < 1) {
-    reject(op, "iterations must be at least 1; got ", iterations);
+  if (iterations < 1 || iterations > kHyperMaxIterations) {
+    reject(op, "iterations must be in 1..", kHyperMaxIterations, "; got ", iterations);
   }
   const auto stream = mx::to_stream(stream_or_device);
   const HyperParams params{n_streams, dim, n_outputs, iterations, norm_eps, hyper_eps};

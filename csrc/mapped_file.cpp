@@ -31,7 +31,11 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   }
   struct stat info{};
   void* data = MAP_FAILED;
-  if (fstat(file, &info) == 0 && info.st_size > 0) {
+  if (fstat(file, &info) == 0) {
+    if (!S_ISREG(info.st_mode) || info.st_size == 0) {
+      close(file);
+      throw std::runtime_error(path + " must be a file that holds bytes");
+    }
     data = mmap(nullptr, info.st_size, PROT_READ, MAP_SHARED, file, 0);
   }
   const auto error = file_error(path);
@@ -45,11 +49,9 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
 
 MappedFile::~MappedFile() { munmap(data_, size_); }
 
-mx::array MappedFile::view(size_t offset, const mx::Shape& shape) {
-  size_t n_bytes = 1;
-  for (const auto dim : shape) {
-    n_bytes *= static_cast<size_t>(dim);
-  }
+mx::array MappedFile::view(size_t offset, const std::vector<int>& dims) {
+  const mx::Shape shape(dims.begin(), dims.end());
+  const size_t n_bytes = checked_bytes("MappedFile.view", dims, 1);
   if (offset < kCpuHeader || offset > size_ || n_bytes > size_ - offset) {
     reject(
         "MappedFile.view",
@@ -89,17 +91,12 @@ mx::array MappedFile::view(size_t offset, const mx::Shape& shape) {
 void bind_mapped_file(nb::module_& m) {
   nb::class_<MappedFile>(m, "MappedFile")
       .def(
-          nb::new_(
-              [](const std::string& path) { return std::make_shared<MappedFile>(path); }),
+          nb::new_([](const nb::bytes& path) {
+            return std::make_shared<MappedFile>(std::string(path.c_str(), path.size()));
+          }),
           "path"_a)
       .def_prop_ro("size", &MappedFile::size)
-      .def(
-          "view",
-          [](MappedFile& file, size_t offset, const std::vector<int>& shape) {
-            return file.view(offset, mx::Shape(shape.begin(), shape.end()));
-          },
-          "offset"_a,
-          "shape"_a);
+      .def("view", &MappedFile::view, "offset"_a, "shape"_a);
 }
 
 }  // namespace mlx_dsv4

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bind.h"
 #include "mlx/mlx.h"
@@ -21,7 +22,7 @@ class MappedFile : public std::enable_shared_from_this<MappedFile> {
   size_t size() const { return size_; }
 
   // The bytes from `offset` on as a uint8 array that copies nothing.
-  mx::array view(size_t offset, const mx::Shape& shape);
+  mx::array view(size_t offset, const std::vector<int>& dims);
 
  private:
   std::string path_;

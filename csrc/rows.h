@@ -51,7 +51,7 @@ inline void check_in_place(const char* op, const char* name, const mx::array& he
 inline void check_rotation(const char* op, const mx::array& rotation, int n, int dim) {
   check_dtype(op, "rotation", rotation, mx::float32);
   if (rotation.ndim() != 3 || rotation.shape(0) != n || rotation.shape(2) != 2 ||
-      2 * rotation.shape(1) > dim) {
+      rotation.shape(1) > dim / 2) {
     reject(
         op,
         "rotation must be [n, R/2, 2] with n = ",

@@ -40,6 +40,9 @@ DSV4_CONST int kHyperMaxStreams = 8;
 // Rows of fn: S for the weights before a sublayer, S after it, S * S between the streams.
 constexpr int hyper_outputs(int n_streams) { return (2 + n_streams) * n_streams; }
 
+// Far beyond the 20 of published models: a call must end.
+DSV4_CONST int kHyperMaxIterations = 10000;
+
 struct HyperParams {
   int32_t n_streams;   // S
   int32_t dim;         // D

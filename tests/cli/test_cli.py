@@ -146,6 +146,41 @@ def test_a_closed_pipe_is_no_error_report(tiny: Path) -> None:
     assert "BrokenPipe" not in errors
 
 
+def test_output_that_cannot_show_a_character_or_is_closed(tiny: Path) -> None:
+    arguments = ["generate", "--model", str(tiny), "--prompt", "x", "--temperature", "0"]
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, env=ascii_only)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+    closed = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *COMMAND, *arguments], capture_output=True, text=True
+    )
+    assert closed.returncode == 0
+    assert "Traceback" not in closed.stderr
+
+
+def test_a_file_name_that_is_no_utf8(tiny: Path, tmp_path: Path) -> None:
+    odd = os.fsencode(tmp_path) + b"/\xff \n.gguf"
+    os.symlink(tiny, odd)
+    done = subprocess.run(
+        [*COMMAND, "generate", "--model", odd, "--prompt", "x", "--max-tokens", "2"],
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 100; "$@"', "sh", *COMMAND, "make-tiny", tmp_path / "x.gguf"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "x.gguf: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_terminal_sees_a_progress_bar(tiny: Path) -> None:
     leader, follower = pty.openpty()
     arguments = ["generate", "--model", str(tiny), "--prompt", "x" * 3000, "--max-tokens", "1"]
@@ -232,10 +267,11 @@ def test_doctor_finds_a_working_installation() -> None:
 def test_doctor_names_what_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.testing import CliRunner
 
-    from mlx_dsv4 import backend, cli
+    from mlx_dsv4 import backend
+    from mlx_dsv4.cli.app import app
 
     monkeypatch.setattr(backend, "installed_mlx", lambda: "0.1.0")
-    result = CliRunner().invoke(cli.app, ["doctor"])
+    result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 1
     assert "FAIL  mlx_version" in result.output
     assert "compiled for mlx 0.32.4, installed is 0.1.0" in result.output

@@ -1,12 +1,14 @@
 """What a model refuses, and that a refusal or a failure never leaves a wrong answer behind."""
 
+from threading import Thread
+
 import mlx.core as mx
 import numpy as np
 import pytest
 
 from mlx_dsv4 import ops
 from mlx_dsv4.cache import Cache
-from mlx_dsv4.errors import CacheStateError, PromptError
+from mlx_dsv4.errors import CacheStateError, PromptError, UnsupportedModelError
 from mlx_dsv4.model import Model
 from tiny_models import random_tokens, tiny_model
 
@@ -51,6 +53,56 @@ def test_more_tokens_than_the_cache_holds_are_refused(model: Model, cache: Cache
 def test_unknown_numerics_are_refused() -> None:
     with pytest.raises(ValueError, match="numerics must be official or plain; got exact"):
         TINY.load("exact")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"head_dim": 80}, r"head_dim must be a multiple of 64 above rope_dim .*; got 80"),
+        ({"head_dim": 136}, r"head_dim must be a multiple of 16; got 136"),
+        ({"indexer_dim": 96}, r"indexer_dim must be a power of two from 32 on .*; got 96"),
+        ({"streams": 9}, r"streams must be at most 8; got 9"),
+        ({"hidden": 136}, r"hidden must be a multiple of 16; got 136"),
+        ({"experts": 40, "experts_used": 17}, r"experts_used must be at most 16; got 17"),
+        ({"window": 64}, r"window must be 128; got 64"),
+        ({"sinkhorn_iterations": 2**31}, r"sinkhorn_iterations must be at most 10000; got"),
+    ],
+)
+def test_numbers_that_no_kernel_serves_are_refused_at_load(overrides: dict, message: str) -> None:
+    tiny = tiny_model(**{"ratios": (4,), "hash_layers": 1, **overrides})
+    with pytest.raises(UnsupportedModelError, match=message):
+        tiny.load("official")
+
+
+def test_plain_numerics_needs_less_of_the_dims() -> None:
+    tiny = tiny_model(ratios=(4,), hash_layers=1, head_dim=80, indexer_dim=96)
+    model = tiny.load("plain")
+    model.prefill([1, 2, 3, 4, 5], model.make_cache(8))
+
+
+def test_reset_after_a_failure_in_another_thread(
+    model: Model, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = random_tokens(TINY.config, 20)
+    expected = np.array(model.prefill(tokens, cache))
+    cache.reset()
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError("injected")
+
+    def half_a_step() -> None:
+        model.prefill(tokens[:7], cache)
+        monkeypatch.setattr(ops, "hyper_post", fail)
+        with pytest.raises(MemoryError, match="injected"):
+            model.prefill(tokens[7:], cache)
+        monkeypatch.undo()
+
+    thread = Thread(target=half_a_step)
+    thread.start()
+    thread.join()
+    assert cache.poisoned
+    cache.reset()
+    np.testing.assert_array_equal(np.array(model.prefill(tokens, cache)), expected)
 
 
 @pytest.mark.parametrize("failing", ["hyper_post", "experts", "attention", "window_write"])

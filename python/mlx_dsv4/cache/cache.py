@@ -47,7 +47,8 @@ class Cache:
         self.layers = tuple(LayerCache(layer) for layer in plan.layers)
         self.position = 0
         self._poison: str | None = None
-        mx.eval(self.handles())
+        self._submitted = self.handles()
+        mx.eval(self._submitted)
         held = self.held_bytes()
         if held != plan.n_bytes:
             raise PlanError(f"planned {plan.n_bytes} bytes of cache, allocated {held}")
@@ -112,6 +113,7 @@ class Cache:
                 f"a commit must end in {start + 1}..{self.capacity_tokens}; got {start + n_tokens}"
             )
         self.position += n_tokens
+        self._submitted = self.handles()
 
     def poison(self, reason: str) -> None:
         """Declare the buffers unusable; the first reason is kept."""
@@ -119,9 +121,12 @@ class Cache:
 
     def reset(self) -> None:
         """Forget every token: position 0, values 0, scores -inf, not poisoned."""
+        # Work in flight may still write; what a failed call built was never submitted.
+        mx.eval(self._submitted)
         for layer in self.layers:
             layer.reset()
-        mx.eval(self.handles())
+        self._submitted = self.handles()
+        mx.eval(self._submitted)
         self.position = 0
         self._poison = None
 

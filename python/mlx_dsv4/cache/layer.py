@@ -27,31 +27,27 @@ class LayerCache:
     def __init__(self, plan: LayerPlan) -> None:
         self.ratio = plan.ratio
         self.window = plan.window
-        buffers = {b.name: uninitialized(b.shape, DTYPES[b.dtype]) for b in plan.buffers}
-        self.attention_kv = buffers["attention_kv"]
-        self.compressor: tuple[mx.array, mx.array] | None = None
-        self.indexer: tuple[mx.array, mx.array] | None = None
-        self.indexer_kv: mx.array | None = buffers.get("indexer_kv")
-        if "compressor_value" in buffers:
-            self.compressor = (buffers["compressor_value"], buffers["compressor_score"])
-        if "indexer_value" in buffers:
-            self.indexer = (buffers["indexer_value"], buffers["indexer_score"])
+        rows = [b for b in plan.buffers if b.name in ("attention_kv", "indexer_kv")]
+        self._rows = {b.name: uninitialized(b.shape, DTYPES[b.dtype]) for b in rows}
+        self._states = {b.name: b.shape for b in plan.buffers if b not in rows}
         self.reset()
 
     def reset(self) -> None:
-        """Empty the compressor states; rows stay, since nothing they hold is visible."""
-        self.compressor = _empty(self.compressor)
-        self.indexer = _empty(self.indexer)
+        """Drop every handle and empty the compressor states.
+
+        Rows stay, since nothing they hold is visible.
+        """
+        self.attention_kv = self._rows["attention_kv"]
+        self.indexer_kv: mx.array | None = self._rows.get("indexer_kv")
+        self.compressor = self._empty_state("compressor")
+        self.indexer = self._empty_state("indexer")
+
+    def _empty_state(self, name: str) -> tuple[mx.array, mx.array] | None:
+        shape = self._states.get(f"{name}_value")
+        return None if shape is None else (mx.zeros(shape), mx.full(shape, -mx.inf))
 
     def handles(self) -> list[mx.array]:
         """Every buffer, to evaluate what was written."""
         states = [a for state in (self.compressor, self.indexer) if state for a in state]
         rows = [self.attention_kv] + ([] if self.indexer_kv is None else [self.indexer_kv])
         return rows + states
-
-
-def _empty(state: tuple[mx.array, mx.array] | None) -> tuple[mx.array, mx.array] | None:
-    if state is None:
-        return None
-    value, score = state
-    return mx.zeros(value.shape), mx.full(score.shape, -mx.inf)

@@ -4,46 +4,36 @@ Exit codes: 0 done, 1 the file, prompt or machine cannot do what was asked, 2 wr
 130 interrupted.
 """
 
+import io
+import os
 import sys
 from typing import NoReturn
 
-import typer
-
-from mlx_dsv4 import __version__
-from mlx_dsv4.cli.doctor import doctor
-from mlx_dsv4.cli.generate import generate
-from mlx_dsv4.cli.inspect import inspect
-from mlx_dsv4.cli.make_tiny import make_tiny
-from mlx_dsv4.errors import Dsv4Error
-
-app = typer.Typer(
-    name="mlx-dsv4",
-    help="Run DeepSeek-V4-Flash GGUF files on MLX.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-for command in (generate, inspect, make_tiny, doctor):
-    app.command()(command)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"mlx-dsv4 {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
-    ),
-) -> None:
-    """Run DeepSeek-V4-Flash GGUF files on MLX."""
+INTERRUPTED = 130
 
 
 def main() -> NoReturn:
     """Run the program; every foreseen failure is one message and an exit code."""
+    try:
+        _prepare_output()
+        _run()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _prepare_output() -> None:
+    """Text always has somewhere to go, and a form there."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open until the end
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _run() -> NoReturn:
+    # Imported here so that an interrupt while it loads ends as any other.
+    from mlx_dsv4.cli.app import app
+    from mlx_dsv4.errors import Dsv4Error
+
     try:
         app()
     except OSError as error:
@@ -54,5 +44,5 @@ def main() -> NoReturn:
 
 
 def _fail(message: str) -> NoReturn:
-    typer.echo(f"mlx-dsv4: {message}", err=True)
+    print(f"mlx-dsv4: {message}", file=sys.stderr)
     sys.exit(1)

@@ -32,9 +32,16 @@ def inspect(
             f"{card.kv_fixed_bytes:,} fixed (bfloat16 rows)"
         )
     _print_formats(console, card)
-    _print_problems(console, card)
-    if not card.runs:
+    limits = _unmet_limits(card)
+    _print_problems(console, card, limits)
+    if not card.runs or limits:
         raise typer.Exit(1)
+
+
+def _unmet_limits(card: "ModelCard") -> list[str]:
+    from mlx_dsv4.model.limits import unmet_limits
+
+    return unmet_limits(card.config, "official") if card.config else []
 
 
 def _print_file(console: Console, card: "ModelCard") -> None:
@@ -73,7 +80,7 @@ def _print_formats(console: Console, card: "ModelCard") -> None:
     console.print(table)
 
 
-def _print_problems(console: Console, card: "ModelCard") -> None:
+def _print_problems(console: Console, card: "ModelCard", limits: list[str]) -> None:
     if card.config_error:
         console.print(f"[red]cannot run[/red]  {escape(card.config_error)}")
     report = card.tensors
@@ -84,7 +91,8 @@ def _print_problems(console: Console, card: "ModelCard") -> None:
         _print_names(console, "unmatched", list(report.unmatched))
         _print_names(console, "ignored", list(report.ignored))
     _print_names(console, "keys nobody reads", list(card.unread_keys))
-    if card.runs:
+    _print_names(console, "no kernel", limits)
+    if card.runs and not limits:
         console.print("[green]runs[/green]: nothing is missing, wrong or unsupported")
 
 

@@ -1,5 +1,6 @@
 """A small model of the real architecture with random weights, written as a GGUF file."""
 
+import errno
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -217,6 +218,10 @@ def write_model(
         writer.write_tensors_to_file()
         writer.close()
         os.replace(unfinished, path)
+    except OSError as error:
+        # NumPy says how many bytes were written, and neither where nor why.
+        reason = error.strerror or "could not be written whole: the disk may be full"
+        raise OSError(error.errno or errno.ENOSPC, reason, os.fspath(path)) from error
     finally:
         Path(unfinished).unlink(missing_ok=True)
 

@@ -9,9 +9,10 @@ import mlx.core as mx
 from mlx_dsv4 import ops
 from mlx_dsv4.cache import Cache, CachePlan, Step, plan_cache
 from mlx_dsv4.config import ModelConfig
-from mlx_dsv4.errors import PromptError
+from mlx_dsv4.errors import PromptError, UnsupportedModelError
 from mlx_dsv4.model.attention import ROUND_TRIPS, Attention
 from mlx_dsv4.model.feed_forward import FeedForward
+from mlx_dsv4.model.limits import unmet_limits
 from mlx_dsv4.model.rope import Rope
 from mlx_dsv4.model.weights import HyperWeights, Weights
 
@@ -33,6 +34,7 @@ class Model:
 
     Raises:
         ValueError: ``numerics`` is something else.
+        UnsupportedModelError: the kernels do not support a number of the model; names it.
     """
 
     def __init__(
@@ -40,6 +42,9 @@ class Model:
     ) -> None:
         if numerics not in ROUND_TRIPS:
             raise ValueError(f"numerics must be official or plain; got {numerics}")
+        unmet = unmet_limits(weights.config, numerics)
+        if unmet:
+            raise UnsupportedModelError(f"no kernel for this model: {'; '.join(unmet)}")
         self.config: ModelConfig = weights.config
         self.numerics = numerics
         self.device = device

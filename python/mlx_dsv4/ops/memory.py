@@ -1,7 +1,7 @@
 """Arrays that are not computed: held buffers, and bytes of a file read in place."""
 
 from collections.abc import Sequence
-from os import PathLike, fspath
+from os import PathLike, fsencode
 
 import mlx.core as mx
 
@@ -33,11 +33,11 @@ class MappedFile:
         path: File to map.
 
     Raises:
-        RuntimeError: the file cannot be opened or mapped.
+        RuntimeError: the file cannot be opened or mapped, is empty, or is no regular file.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
-        self._file = _ext.MappedFile(fspath(path))
+        self._file = _ext.MappedFile(fsencode(path))
 
     @property
     def n_bytes(self) -> int:
