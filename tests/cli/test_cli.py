@@ -15,6 +15,8 @@ import pytest
 from mlx_dsv4 import __version__
 
 COMMAND = [sys.executable, "-m", "mlx_dsv4"]
+# Greedy text of the tiny model that goes on for some hundred tokens.
+LONG = ["generate", "--prompt", "x", "--max-tokens", "4000", "--temperature", "0"]
 
 
 def run(*arguments: str | Path, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
@@ -114,7 +116,7 @@ def test_too_little_memory_is_said_before_anything_is_made(
 
 def test_ctrl_c_ends_with_130_and_the_text_so_far(tiny: Path) -> None:
     with subprocess.Popen(
-        [*COMMAND, "generate", "--model", tiny, "--prompt", "x", "--max-tokens", "4000"],
+        [*COMMAND, *LONG, "--model", tiny],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -131,7 +133,7 @@ def test_ctrl_c_ends_with_130_and_the_text_so_far(tiny: Path) -> None:
 
 def test_a_closed_pipe_is_no_error_report(tiny: Path) -> None:
     with subprocess.Popen(
-        [*COMMAND, "generate", "--model", tiny, "--prompt", "x", "--max-tokens", "2000"],
+        [*COMMAND, *LONG, "--model", tiny],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

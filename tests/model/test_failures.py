@@ -148,6 +148,12 @@ def test_another_array_is_refused(model: Model, cache: Cache, token: mx.array) -
     assert (cache.position, cache.poisoned) == (0, False)
 
 
+def test_a_known_token_outside_the_vocabulary_is_refused(model: Model, cache: Cache) -> None:
+    with pytest.raises(ValueError, match=r"tokens must be in 0\.\.1023; got 5000 at index 0"):
+        model.step(mx.array([5000], mx.int32), cache)
+    assert (cache.position, cache.poisoned) == (0, False)
+
+
 def test_a_token_that_turns_out_wrong_harms_its_own_session_alone(
     model: Model, cache: Cache
 ) -> None:

@@ -107,6 +107,7 @@ class Model:
 
         Raises:
             PromptError, CacheStateError: as :meth:`prefill`.
+            ValueError: a ``[1]`` int32 array that is known holds an id outside the vocabulary.
         """
         with mx.stream(self.device):
             ids = self._token(token)
@@ -170,7 +171,9 @@ class Model:
             raise PromptError(
                 f"a token must be an array of one integer; got {token.dtype} {token.shape}"
             )
-        return token.reshape(1).astype(mx.int32)
+        # An array that is already as it must be stays known, and is checked at the op's door.
+        ids = token if token.dtype == mx.int32 else token.astype(mx.int32)
+        return ids if ids.ndim == 1 else ids.reshape(1)
 
     def _forward(self, tokens: mx.array, x: mx.array, cache: Cache, step: Step) -> mx.array:
         """Streams after the last layer; ``x`` ``[T, hidden]`` are the embedded tokens."""
