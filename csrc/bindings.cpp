@@ -36,7 +36,7 @@ void bind_machine(nb::module_& m) {
   m.def(
       "data_pointer",
       [](const mx::array& a) {
-        if (a.status() != mx::array::Status::available) {
+        if (!a.is_available()) {
           reject("data_pointer", "a must be evaluated; it is still to be computed");
         }
         return reinterpret_cast<std::uintptr_t>(a.data<void>());

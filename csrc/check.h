@@ -59,7 +59,7 @@ inline size_t checked_bytes(
 // cannot be: an error from a queued kernel would reach whoever waits for the stream next.
 inline void check_known_ids(
     const char* op, const char* name, const mx::array& ids, int n) {
-  if (ids.status() != mx::array::Status::available || !ids.flags().row_contiguous) {
+  if (!ids.is_available() || !ids.flags().row_contiguous) {
     return;
   }
   const int32_t* values = ids.data<int32_t>();
