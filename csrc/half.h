@@ -1,4 +1,4 @@
-// Single values of the 16-bit float formats.
+// Single values of the half-precision format.
 #pragma once
 
 #include <stdint.h>
@@ -6,13 +6,6 @@
 #include <cstring>
 
 namespace mlx_dsv4::DSV4_ISA {
-
-inline float bf16_to_f32(uint16_t half) {
-  const uint32_t bits = static_cast<uint32_t>(half) << 16;
-  float x;
-  std::memcpy(&x, &bits, 4);
-  return x;
-}
 
 inline float f16_to_f32(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
