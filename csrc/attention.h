@@ -36,6 +36,7 @@ class AttentionQueries : public Op<AttentionQueriesParams> {
   using Op::Op;
   const char* name() const override { return "attention_queries"; }
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
 };
 
 class Attention : public Op<AttentionParams> {
@@ -43,6 +44,7 @@ class Attention : public Op<AttentionParams> {
   using Op::Op;
   const char* name() const override { return "attention"; }
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
 };
 
 }  // namespace mlx_dsv4

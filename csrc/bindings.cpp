@@ -3,6 +3,7 @@
 #include "families.h"
 #include "isa.h"
 #include "mapped_file.h"
+#include "metal_library.h"
 #include "mlx/allocator.h"
 #include "mlx/version.h"
 #include "pool.h"
@@ -28,6 +29,7 @@ mx::array uninitialized(const std::vector<int>& shape, mx::Dtype dtype) {
 
 void bind_machine(nb::module_& m) {
   m.def("uninitialized", &uninitialized, "shape"_a, "dtype"_a);
+  m.def("shader_origin", &shader_origin);
   m.def("isa", &isa_name);
   m.def("set_isa", &set_isa, "name"_a);
   m.def("available_isas", &available_isas);

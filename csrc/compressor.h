@@ -32,6 +32,7 @@ class CompressorAppend : public Op<CompressorParams> {
   using Op::Op;
   const char* name() const override { return "compressor_append"; }
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
 };
 
 }  // namespace mlx_dsv4

@@ -24,6 +24,7 @@ class Experts : public Op<ExpertsParams> {
   using Op::Op;
   const char* name() const override { return "experts"; }
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
 };
 
 }  // namespace mlx_dsv4

@@ -45,6 +45,7 @@ class HyperPre : public Op<HyperParams> {
   using Op::Op;
   const char* name() const override { return "hyper_pre"; }
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
 };
 
 class HyperPost : public Op<HyperPostParams> {
@@ -52,6 +53,7 @@ class HyperPost : public Op<HyperPostParams> {
   using Op::Op;
   const char* name() const override { return "hyper_post"; }
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
 };
 
 class HyperHead : public Op<HyperParams> {
@@ -59,6 +61,7 @@ class HyperHead : public Op<HyperParams> {
   using Op::Op;
   const char* name() const override { return "hyper_head"; }
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
 };
 
 }  // namespace mlx_dsv4

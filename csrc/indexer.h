@@ -45,6 +45,7 @@ class IndexerQueries : public Op<IndexerQueriesParams> {
   using Op::Op;
   const char* name() const override { return "indexer_queries"; }
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
 };
 
 class IndexerScores : public Op<IndexerScoresParams> {
@@ -52,6 +53,7 @@ class IndexerScores : public Op<IndexerScoresParams> {
   using Op::Op;
   const char* name() const override { return "indexer_scores"; }
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
 };
 
 class IndexerTopk : public Op<IndexerTopkParams> {
@@ -59,6 +61,7 @@ class IndexerTopk : public Op<IndexerTopkParams> {
   using Op::Op;
   const char* name() const override { return "indexer_topk"; }
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
 };
 
 class IndexerSelect : public Op<IndexerSelectParams> {
@@ -66,6 +69,7 @@ class IndexerSelect : public Op<IndexerSelectParams> {
   using Op::Op;
   const char* name() const override { return "indexer_select"; }
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
 };
 
 }  // namespace mlx_dsv4

@@ -26,6 +26,7 @@ class Matmul : public Op<MatmulParams> {
   using Op::Op;
   const char* name() const override { return "matmul"; }
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
 };
 
 class Embed : public Op<EmbedParams> {
@@ -33,6 +34,7 @@ class Embed : public Op<EmbedParams> {
   using Op::Op;
   const char* name() const override { return "embed"; }
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
 };
 
 }  // namespace mlx_dsv4

@@ -25,12 +25,6 @@ class Op : public mx::Primitive, public DenseOutputs {
  public:
   Op(mx::Stream stream, const Params& params) : mx::Primitive(stream), params_(params) {}
 
-  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
-    throw std::runtime_error(
-        std::string("[") + name() +
-        "] has no GPU kernel in this build; evaluate it on the CPU (stream=mx.cpu).");
-  }
-
   bool is_equivalent(const mx::Primitive& other) const override {
     return std::memcmp(
                &params_, &static_cast<const Op&>(other).params_, sizeof(Params)) == 0;

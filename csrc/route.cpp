@@ -51,7 +51,9 @@ std::pair<mx::array, mx::array> route_scored(
   check_k(op, k, n_experts);
   const auto stream = mx::to_stream(stream_or_device);
   return make_route<RouteScored>(
-      stream, {n_experts, k, 0, scale}, {dense(logits, stream), dense(bias, stream)});
+      stream,
+      {logits.shape(0), n_experts, k, 0, scale},
+      {dense(logits, stream), dense(bias, stream)});
 }
 
 std::pair<mx::array, mx::array> route_hashed(
@@ -73,7 +75,7 @@ std::pair<mx::array, mx::array> route_hashed(
   const auto stream = mx::to_stream(stream_or_device);
   return make_route<RouteHashed>(
       stream,
-      {logits.shape(1), table.shape(1), table.shape(0), scale},
+      {logits.shape(0), logits.shape(1), table.shape(1), table.shape(0), scale},
       {dense(logits, stream), dense(tokens, stream), dense(table, stream)});
 }
 

@@ -27,6 +27,7 @@ class RouteScored : public Op<RouteParams> {
   using Op::Op;
   const char* name() const override { return "route_scored"; }
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
 };
 
 class RouteHashed : public Op<RouteParams> {
@@ -34,6 +35,7 @@ class RouteHashed : public Op<RouteParams> {
   using Op::Op;
   const char* name() const override { return "route_hashed"; }
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
 };
 
 }  // namespace mlx_dsv4

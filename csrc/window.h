@@ -30,6 +30,7 @@ class WindowRows : public Op<WindowRowsParams> {
   using Op::Op;
   const char* name() const override { return "window_rows"; }
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
 };
 
 class WindowWrite : public Op<WindowWriteParams> {
@@ -37,6 +38,7 @@ class WindowWrite : public Op<WindowWriteParams> {
   using Op::Op;
   const char* name() const override { return "window_write"; }
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override;
 };
 
 }  // namespace mlx_dsv4

@@ -1,4 +1,4 @@
-// Launch contract of the router kernels, included by csrc/route.cpp.
+// Launch contract of the router kernels, included by csrc/route*.cpp.
 #pragma once
 
 #include "common.h"
@@ -23,10 +23,14 @@ enum RouteHashedBuffer {
 // The chosen ids live in registers while a token is routed.
 DSV4_CONST int kRouteMaxExpertsUsed = 16;
 
+// Tokens of a threadgroup, one simdgroup each.
+DSV4_CONST int kRouteTokensPerGroup = 4;
+
 struct RouteParams {
+  int32_t n_tokens;   // T
   int32_t n_experts;  // E
   int32_t k;          // experts per token
   int32_t n_rows;     // V of the table; 0 where there is none
   float scale;        // the weights of a token add up to this
 };
-static_assert(sizeof(RouteParams) == 16, "layout is shared with the GPU");
+static_assert(sizeof(RouteParams) == 20, "layout is shared with the GPU");

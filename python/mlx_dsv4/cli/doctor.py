@@ -75,8 +75,19 @@ def cpu() -> str:
 
 
 def shaders() -> str:
-    """Where the GPU kernels come from."""
-    return "none in this build: every kernel runs on the CPU"
+    """Where the GPU kernels come from; on a GPU, one of them gives the right answer."""
+    import mlx.core as mx
+
+    from mlx_dsv4 import _ext, ops
+
+    origin: str = _ext.shader_origin()
+    if not mx.metal.is_available():
+        return origin
+    logits = mx.array([[0.0, 0.0, -1.0]])
+    ids, weights = ops.route_scored(logits, mx.zeros(3), k=2, scale=1.0, stream=mx.gpu)
+    if ids.tolist() != [[0, 1]] or weights.tolist() != [[0.5, 0.5]]:
+        raise RuntimeError(f"route_scored gave {ids.tolist()}, {weights.tolist()} on the GPU")
+    return f"{origin}; route_scored is right"
 
 
 def memory() -> str:
@@ -101,7 +112,7 @@ PROBES: tuple[tuple[Probe, str], ...] = (
     (shaders, REBUILD),
 )
 # These say nothing of their own while one of those before them fails.
-NEED_MLX = (extension, arrays_cross, cpu)
+NEED_MLX = (extension, arrays_cross, cpu, shaders)
 
 
 def probe_all() -> list[dict[str, object]]:
