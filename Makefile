@@ -85,6 +85,7 @@ check-install:
 	@cd build && clean/bin/mlx-dsv4 doctor && clean/bin/python -c 'from mlx_dsv4 import Engine'
 
 bench: $(VENV)/.package
+	@$(BIN)/mlx-dsv4 bench kernels
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 clean:

@@ -3,6 +3,7 @@
 import typer
 
 from mlx_dsv4 import __version__
+from mlx_dsv4.cli import bench
 from mlx_dsv4.cli.doctor import doctor
 from mlx_dsv4.cli.generate import generate
 from mlx_dsv4.cli.inspect import inspect
@@ -17,6 +18,7 @@ app = typer.Typer(
 )
 for command in (generate, inspect, make_tiny, doctor):
     app.command()(command)
+app.add_typer(bench.app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -84,7 +84,7 @@ def shaders() -> str:
     if not mx.metal.is_available():
         return origin
     logits = mx.array([[0.0, 0.0, -1.0]])
-    ids, weights = ops.route_scored(logits, mx.zeros(3), k=2, scale=1.0, stream=mx.gpu)
+    ids, weights = ops.route_scored(logits, mx.zeros(3), k=2, scale=1.0, stream=mx.Device(mx.gpu))
     if ids.tolist() != [[0, 1]] or weights.tolist() != [[0.5, 0.5]]:
         raise RuntimeError(f"route_scored gave {ids.tolist()}, {weights.tolist()} on the GPU")
     return f"{origin}; route_scored is right"

@@ -11,8 +11,8 @@ import mlx.core as mx
 import numpy as np
 
 import gguf
-from harness import report, time_us
 from mlx_dsv4 import ops
+from mlx_dsv4.bench.harness import Report, time_us
 
 FORMATS = ("f32", "f16", "bf16", "q8_0", "mxfp4")
 SHAPES = ((4096, 4096), (1024, 4096))
@@ -40,13 +40,14 @@ def peer(x: mx.array, n_rows: int, k: int, format: str) -> tuple[str, Callable[[
     """MLX's product with a matrix of the same shape and the nearest format that it has."""
     w = mx.random.normal((n_rows, k))
     if format == "q8_0":
-        q, scales, biases = mx.quantize(w, group_size=32, bits=8)
+        q, scales, *rest = mx.quantize(w, group_size=32, bits=8)
+        biases = rest[0]
         mx.eval(q, scales, biases)
         return "mx.quantized_matmul", lambda: mx.quantized_matmul(
             x, q, scales, biases, group_size=32, bits=8
         )
     if format == "mxfp4":
-        q, scales = mx.quantize(w, group_size=32, bits=4, mode="mxfp4")
+        q, scales, *_ = mx.quantize(w, group_size=32, bits=4, mode="mxfp4")
         mx.eval(q, scales)
         return "mx.quantized_matmul", lambda: mx.quantized_matmul(
             x, q, scales, group_size=32, bits=4, mode="mxfp4"
@@ -57,22 +58,24 @@ def peer(x: mx.array, n_rows: int, k: int, format: str) -> tuple[str, Callable[[
     return "x @ w.T", lambda: x @ w.T
 
 
-def main() -> None:
+def measure(
+    report: Report, weights: Iterator[mx.array], n_rows: int, k: int, format: str, n_tokens: int
+) -> None:
+    x = mx.random.normal((n_tokens, k))
+    mx.eval(x)
+    case = f"{format} T{n_tokens} N{n_rows} K{k}"
+    n_bytes = next(weights).nbytes + 4 * n_tokens * (n_rows + k)
+    n_flops = 2 * n_tokens * n_rows * k
+    samples = time_us(lambda: ops.matmul(x, next(weights), format=format))
+    report("matmul", case, samples, n_bytes=n_bytes, n_flops=n_flops)
+    name, call = peer(x, n_rows, k, format)
+    samples = time_us(call, repeats=3)
+    report(name, case, samples, n_bytes=n_bytes, n_flops=n_flops)
+
+
+def run(report: Report) -> None:
     for n_rows, k in SHAPES:
         for format in FORMATS:
             weights = matrices(n_rows, k, format)
             for n_tokens in (1, 128):
-                x = mx.random.normal((n_tokens, k))
-                mx.eval(x)
-                case = f"{format} T{n_tokens} N{n_rows} K{k}"
-                n_bytes = next(weights).nbytes + 4 * n_tokens * (n_rows + k)
-                n_flops = 2 * n_tokens * n_rows * k
-                samples = time_us(lambda x=x, w=weights, f=format: ops.matmul(x, next(w), format=f))
-                report("matmul", case, samples, n_bytes=n_bytes, n_flops=n_flops)
-                name, call = peer(x, n_rows, k, format)
-                samples = time_us(call, repeats=3)
-                report(name, case, samples, n_bytes=n_bytes, n_flops=n_flops)
-
-
-if __name__ == "__main__":
-    main()
+                measure(report, weights, n_rows, k, format, n_tokens)

@@ -6,8 +6,8 @@ line of each size is the same maths composed from mx ops.
 
 import mlx.core as mx
 
-from harness import report, time_us
 from mlx_dsv4 import ops
+from mlx_dsv4.bench.harness import Report, time_us
 
 HEADS, DIM, RATIO, K = 64, 128, 4, 512
 
@@ -17,7 +17,7 @@ def composed(q: mx.array, w: mx.array, rows: mx.array) -> mx.array:
     return mx.sort(mx.argpartition(-scores, K, axis=1)[:, :K], axis=1)
 
 
-def measure(n_tokens: int, n_rows: int) -> None:
+def measure(report: Report, n_tokens: int, n_rows: int) -> None:
     q = mx.random.normal((n_tokens, HEADS, DIM)).astype(mx.bfloat16)
     w = mx.random.normal((n_tokens, HEADS))
     rows = mx.random.normal((n_rows, DIM)).astype(mx.bfloat16)
@@ -44,11 +44,7 @@ def measure(n_tokens: int, n_rows: int) -> None:
         report("composed from mx ops", case, samples, n_bytes=keys.nbytes, n_flops=flops)
 
 
-def main() -> None:
+def run(report: Report) -> None:
     for n_rows in (8_192, 65_536, 262_144):
-        measure(1, n_rows)
-    measure(64, 8_192)
-
-
-if __name__ == "__main__":
-    main()
+        measure(report, 1, n_rows)
+    measure(report, 64, 8_192)

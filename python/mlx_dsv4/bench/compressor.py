@@ -6,8 +6,8 @@ writes one slot of the state.
 
 import mlx.core as mx
 
-from harness import report, time_us
 from mlx_dsv4 import ops
+from mlx_dsv4.bench.harness import Report, time_us
 
 EPS = 1e-6
 # name, ratio, c, D, round trip
@@ -19,21 +19,33 @@ LAYERS = [
 PAIRS = 32
 
 
-def bench(name: str, ratio: int, c: int, dim: int, round_trip: str, start: int, n: int) -> None:
+def measure(
+    report: Report,
+    name: str,
+    ratio: int,
+    c: int,
+    dim: int,
+    round_trip: str,
+    *,
+    start: int,
+    n: int,
+) -> None:
     width, closed = c * dim, (start + n) // ratio - start // ratio
     value, gate = mx.random.normal((n, width)), mx.random.normal((n, width))
-    state = [mx.zeros((c * ratio, width)), mx.zeros((c * ratio, width))]
+    values, scores = mx.zeros((c * ratio, width)), mx.zeros((c * ratio, width))
     rows = mx.zeros(((start + n) // ratio, dim), mx.bfloat16)
-    weights = [mx.random.normal((ratio, width)), mx.random.normal((dim,))]
+    ape, norm = mx.random.normal((ratio, width)), mx.random.normal((dim,))
     rotation = mx.random.normal((closed, PAIRS, 2))
-    mx.eval(value, gate, state, rows, weights, rotation)
+    mx.eval(value, gate, values, scores, rows, ape, norm, rotation)
     samples = time_us(
         lambda: ops.compressor_append(
             value,
             gate,
-            *weights,
+            ape,
+            norm,
             rotation,
-            *state,
+            values,
+            scores,
             rows,
             start=start,
             ratio=ratio,
@@ -47,13 +59,9 @@ def bench(name: str, ratio: int, c: int, dim: int, round_trip: str, start: int, 
     report("compressor_append", case, samples, n_bytes=n_bytes)
 
 
-def main() -> None:
+def run(report: Report) -> None:
     for layer in LAYERS:
         ratio = layer[1]
-        bench(*layer, start=0, n=2048)
-        bench(*layer, start=ratio - 1, n=1)
-        bench(*layer, start=ratio, n=1)
-
-
-if __name__ == "__main__":
-    main()
+        measure(report, *layer, start=0, n=2048)
+        measure(report, *layer, start=ratio - 1, n=1)
+        measure(report, *layer, start=ratio, n=1)

@@ -7,32 +7,33 @@ window_write never does. Both run here, and their last readers must agree.
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import mlx.core as mx
 
-from harness import report, time_us
 from mlx_dsv4 import ops
+from mlx_dsv4.bench.harness import Report, time_us
 
 DIM, PAIRS, WINDOW = 512, 32, 128
 BUFFER_ROWS = 2**16  # 64 MiB of bfloat16
 READ_ROWS = WINDOW + 512  # what attention reads per token
 STEPS = 40
+ROWS = mx.bfloat16
 
 Write = Callable[[mx.array, mx.array, int, mx.array], mx.array]
 
 
-def bench_rows() -> None:
+def measure_rows(report: Report) -> None:
     norm = mx.random.normal((DIM,))
     for n_tokens in (1, 128, 2048):
         kv = mx.random.normal((n_tokens, DIM))
         rotation = mx.random.normal((n_tokens, PAIRS, 2))
         mx.eval(kv, norm, rotation)
         for round_trip in ("none", "fp8"):
-            samples = time_us(
-                lambda kv=kv, rotation=rotation, round_trip=round_trip: ops.window_rows(
-                    kv, norm, rotation, eps=1e-6, round_trip=round_trip, dtype=mx.bfloat16
-                )
+            call = partial(
+                ops.window_rows, kv, norm, rotation, eps=1e-6, round_trip=round_trip, dtype=ROWS
             )
+            samples = time_us(call)
             n_bytes = n_tokens * (4 * DIM + 8 * PAIRS + 2 * DIM)
             report("window_rows", f"T{n_tokens} {round_trip}", samples, n_bytes=n_bytes)
 
@@ -50,7 +51,7 @@ def read(buffer: mx.array) -> mx.array:
     return mx.exp(buffer[:READ_ROWS].astype(mx.float32)).sum()
 
 
-def decode(write: Write) -> tuple[list[float], int, float]:
+def decode(write: Write) -> tuple[list[float], int, object]:
     """Microseconds of each step, number of addresses the buffer had, what the last reader saw.
 
     Each step is queued before the result of the one before is waited for.
@@ -68,10 +69,10 @@ def decode(write: Write) -> tuple[list[float], int, float]:
         addresses.add(ops.data_pointer(buffer))
         previous.item()
         samples.append((time.perf_counter_ns() - start) / 1e3)
-    return samples, len(addresses), float(reader.item())
+    return samples, len(addresses), reader.item()
 
 
-def bench_pipelined_decode() -> None:
+def measure_pipelined_decode(report: Report) -> None:
     seen = []
     for name, write in (("window_write", in_place), ("mx.slice_update", functional)):
         samples, n_buffers, last = decode(write)
@@ -84,10 +85,6 @@ def bench_pipelined_decode() -> None:
     assert seen[0] == seen[1], f"the two ways disagree: {seen}"
 
 
-def main() -> None:
-    bench_rows()
-    bench_pipelined_decode()
-
-
-if __name__ == "__main__":
-    main()
+def run(report: Report) -> None:
+    measure_rows(report)
+    measure_pipelined_decode(report)

@@ -7,8 +7,8 @@ is the same maths composed from mx ops, in float32.
 import mlx.core as mx
 import numpy as np
 
-from harness import report, time_us
 from mlx_dsv4 import ops
+from mlx_dsv4.bench.harness import Report, time_us
 
 HEADS, DIM, WINDOW, RATIO, K, CONTEXT = 64, 512, 128, 4, 512, 8192
 
@@ -19,7 +19,7 @@ def composed(q: mx.array, kv: mx.array, sinks: mx.array, rows: mx.array) -> mx.a
     return mx.softmax(logits, axis=1)[:, :-1] @ keys
 
 
-def measure(n_tokens: int) -> None:
+def measure(report: Report, n_tokens: int) -> None:
     rng = np.random.default_rng(0)
     start = CONTEXT - n_tokens
     n_rows = WINDOW + CONTEXT // RATIO
@@ -65,10 +65,6 @@ def measure(n_tokens: int) -> None:
         )
 
 
-def main() -> None:
-    measure(1)
-    measure(512)
-
-
-if __name__ == "__main__":
-    main()
+def run(report: Report) -> None:
+    measure(report, 1)
+    measure(report, 512)

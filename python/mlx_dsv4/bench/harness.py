@@ -1,0 +1,118 @@
+"""Timing, ceilings and reports shared by the benchmarks.
+
+Figures mean something beside the machine's ceiling of the same run, so every report carries
+one: the bytes a call must move over the read bandwidth measured in this process.
+"""
+
+import json
+import platform
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import version
+from typing import Any, TextIO
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_dsv4 import ops
+
+WARMUP = 3
+
+
+def time_us(call: Callable[[], Any], *, repeats: int = 20) -> list[float]:
+    """Microseconds of ``mx.eval(call())``, one sample per repeat, after three warm-up calls."""
+    samples = []
+    for _ in range(repeats + WARMUP):
+        start = time.perf_counter_ns()
+        mx.eval(call())
+        samples.append((time.perf_counter_ns() - start) / 1e3)
+    return samples[WARMUP:]
+
+
+@cache
+def read_gb_s() -> float:
+    """Read bandwidth in GB/s of the device that the kernels run on."""
+    return _gpu_read_gb_s() if mx.default_device() == mx.gpu else _cpu_read_gb_s()
+
+
+def _cpu_read_gb_s() -> float:
+    """Every thread sums its own 256 MiB array."""
+    arrays = [np.ones(2**25) for _ in range(ops.cpu_kernels().threads)]
+    best = 0.0
+    for _ in range(3):
+        threads = [threading.Thread(target=a.sum) for a in arrays]
+        start = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        best = max(best, sum(a.nbytes for a in arrays) / (time.perf_counter() - start) / 1e9)
+    return best
+
+
+def _gpu_read_gb_s() -> float:
+    """MLX's own maximum over 1 GiB."""
+    array = mx.ones(2**28)
+    mx.eval(array)
+    return array.nbytes / min(time_us(array.max)) / 1e3
+
+
+class Report:
+    """Prints one line per measurement for people and writes one JSON line for files.
+
+    Args:
+        json_lines: Takes the JSON lines; ``None`` for none.
+    """
+
+    def __init__(self, json_lines: TextIO | None = None) -> None:
+        self._json_lines = json_lines
+
+    def __call__(
+        self, kernel: str, case: str, samples: list[float], *, n_bytes: int, n_flops: int = 0
+    ) -> None:
+        """Report one call of a kernel.
+
+        Args:
+            kernel: Op name.
+            case: Shape of this call, in words.
+            samples: Microseconds per call.
+            n_bytes: Bytes one call must read and write at least.
+            n_flops: Floating-point operations of one call (a multiply-add is two).
+        """
+        median = statistics.median(samples)
+        gb_s, gflop_s = n_bytes / median / 1e3, n_flops / median / 1e3
+        share = gb_s / read_gb_s()
+        print(
+            f"{kernel:<20} {case:<28} {median:10.1f} us {gb_s:7.2f} GB/s "
+            f"({share:5.0%} of read bandwidth) {gflop_s:7.1f} GFLOP/s",
+            flush=True,
+        )
+        if self._json_lines is None:
+            return
+        cpu = ops.cpu_kernels()
+        record = {
+            "kernel": kernel,
+            "case": case,
+            "us_p50": round(median, 2),
+            "us_min": round(min(samples), 2),
+            "bytes": n_bytes,
+            "flops": n_flops,
+            "read_gb_s": round(read_gb_s(), 2),
+            "device": device_name(),
+            "isa": cpu.isa,
+            "threads": cpu.threads,
+            "machine": platform.machine(),
+            "system": platform.platform(),
+            "mlx": version("mlx"),
+        }
+        print(json.dumps(record), file=self._json_lines, flush=True)
+
+
+def device_name() -> str:
+    """The device that the kernels run on, as MLX names it."""
+    if mx.default_device() == mx.gpu:
+        return str(mx.device_info()["device_name"])
+    return "cpu"
