@@ -29,6 +29,7 @@ mx::array uninitialized(const std::vector<int>& shape, mx::Dtype dtype) {
 
 void bind_machine(nb::module_& m) {
   m.def("uninitialized", &uninitialized, "shape"_a, "dtype"_a);
+  m.def("has_gpu_kernels", &has_gpu_kernels);
   m.def("shader_origin", &shader_origin);
   m.def("isa", &isa_name);
   m.def("set_isa", &set_isa, "name"_a);

@@ -113,6 +113,8 @@ std::string metal_type(mx::Dtype dtype) {
   }
 }
 
+bool has_gpu_kernels() { return true; }
+
 std::string shader_origin() {
   return use_library()
              ? "built ahead of time: " + library_path().string()

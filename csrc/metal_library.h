@@ -26,6 +26,9 @@ MTL::ComputePipelineState* metal_kernel(
 // How Metal spells the element type.
 std::string metal_type(mx::Dtype dtype);
 
+// Whether this build can evaluate ops on a GPU.
+bool has_gpu_kernels();
+
 // For people: which of the two it is in this build and on this machine.
 std::string shader_origin();
 

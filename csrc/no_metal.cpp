@@ -43,6 +43,8 @@ DSV4_WITHOUT_METAL(RouteScored)
 DSV4_WITHOUT_METAL(WindowRows)
 DSV4_WITHOUT_METAL(WindowWrite)
 
+bool has_gpu_kernels() { return false; }
+
 std::string shader_origin() { return "none in this build: every kernel runs on the CPU"; }
 
 }  // namespace mlx_dsv4

@@ -63,5 +63,9 @@ class LogitsError(Dsv4Error, ArithmeticError):
     """Logits hold NaN: weights are damaged, or a token was outside the vocabulary."""
 
 
+class DeviceError(Dsv4Error, RuntimeError):
+    """The device that was asked for runs no kernels in this build or on this machine."""
+
+
 class AllocationError(Dsv4Error, MemoryError):
     """The planned buffers do not fit in the memory of this machine."""

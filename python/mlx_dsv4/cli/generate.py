@@ -27,6 +27,9 @@ def generate(
         Literal["official", "plain"],
         typer.Option(help="official: as the checkpoint was trained; plain: as transformers."),
     ] = "official",
+    device: Annotated[
+        Literal["auto", "cpu", "gpu"], typer.Option(help="auto: the GPU, where there are kernels.")
+    ] = "auto",
     context: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens to reserve; default: prompt plus max-tokens."),
@@ -45,7 +48,7 @@ def generate(
         sampling = Sampling(temperature, top_k, top_p, min_p, seed)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    engine = Engine.load(model, numerics=numerics)
+    engine = Engine.load(model, numerics=numerics, device=device)
     tokens = [engine.tokenizer.bos_id, *engine.tokenizer.encode(prompt)]
     wanted = len(tokens) + max_tokens - 1
     limit = engine.config.context if context is None else context

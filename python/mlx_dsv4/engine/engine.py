@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 
+from mlx_dsv4 import ops
 from mlx_dsv4.config import ModelConfig
 from mlx_dsv4.engine.session import Session
 from mlx_dsv4.errors import PlanError, TokenizerError
@@ -30,19 +31,28 @@ class Engine:
     load_seconds: float
 
     @classmethod
-    def load(cls, path: str | PathLike[str], *, numerics: Numerics = "official") -> "Engine":
+    def load(
+        cls,
+        path: str | PathLike[str],
+        *,
+        numerics: Numerics = "official",
+        device: ops.DeviceChoice = "auto",
+    ) -> "Engine":
         """Map a GGUF file, check it, and bind its weights without reading them.
 
         Args:
             path: Of the file.
             numerics: "official" or "plain"; see :class:`mlx_dsv4.model.Model`.
+            device: "auto" runs on the GPU where this build has kernels for it.
 
         Raises:
+            DeviceError: "gpu" was asked for and is not there; the file has not been opened.
             FileNotFoundError: there is no such file.
             FileFormatError, UnsupportedModelError, ConfigError, TensorError, TokenizerError:
                 the file cannot be run; the message names the thing, and nothing is kept.
         """
         start = time.perf_counter()
+        kernel_device = ops.kernel_device(device)
         with GGUFFile(path) as file:
             weights = load_weights(file)
             tokenizer = Tokenizer.from_metadata(file.metadata)
@@ -52,7 +62,7 @@ class Engine:
                 f"the vocabulary must fit the {weights.config.vocab} rows of token_embd.weight; "
                 f"got {tokenizer.vocab_size} tokens"
             )
-        model = Model(weights, numerics=numerics)
+        model = Model(weights, numerics=numerics, device=kernel_device)
         return cls(file_path, model, tokenizer, time.perf_counter() - start)
 
     @property

@@ -1,8 +1,14 @@
-"""What the CPU kernels run with."""
+"""What the kernels run on."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+import mlx.core as mx
 
 from mlx_dsv4 import _ext
+from mlx_dsv4.errors import DeviceError
+
+DeviceChoice = Literal["auto", "cpu", "gpu"]
 
 
 @dataclass(frozen=True)
@@ -21,3 +27,23 @@ class CpuKernels:
 def cpu_kernels() -> CpuKernels:
     """What the CPU kernels run with in this process."""
     return CpuKernels(_ext.isa(), _ext.num_threads())
+
+
+def kernel_device(choice: DeviceChoice = "auto") -> mx.Device:
+    """The device to run kernels on.
+
+    Args:
+        choice: ``"auto"`` is the GPU where this build has kernels for it, else the CPU.
+
+    Raises:
+        ValueError: ``choice`` is something else.
+        DeviceError: ``"gpu"``, and this build or machine has no Metal.
+    """
+    if choice not in ("auto", "cpu", "gpu"):
+        raise ValueError(f"device must be auto, cpu or gpu; got {choice}")
+    there = _ext.has_gpu_kernels() and mx.metal.is_available()
+    if choice == "gpu" and not there:
+        raise DeviceError(
+            f"device must be auto or cpu here; got gpu (shaders: {_ext.shader_origin()})"
+        )
+    return mx.Device(mx.cpu if choice == "cpu" or not there else mx.gpu, 0)
