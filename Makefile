@@ -9,8 +9,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 # On Linux MLX has no default backend; on macOS it brings its own.
 BACKEND := $(if $(filter Darwin,$(shell uname -s)),,cpu)
-NATIVE := pyproject.toml CMakeLists.txt $(wildcard csrc/* metal/*)
-CPP := $(wildcard csrc/*.cpp csrc/*.h metal/*.h)
+# The tests run the Metal kernels on a simulator, where its assembly is this machine's.
+SIMULATOR := $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m))
+NATIVE := pyproject.toml CMakeLists.txt $(wildcard csrc/* metal/* mslsim/*/*.cpp mslsim/*/*.h)
+CPP := $(shell git ls-files '*.cpp' '*.h')
+METAL := $(wildcard metal/*.metal)
 TINY := build/tiny.gguf
 
 .PHONY: help venv tools demo test lint format types layers stub check-install bench clean
@@ -27,7 +30,8 @@ $(BIN)/python:
 
 $(VENV)/.package: $(NATIVE) | $(BIN)/python
 	@echo "== building and installing mlx-dsv4 (some minutes)"
-	@$(BIN)/python -m pip install --quiet --editable '.$(if $(BACKEND),[$(BACKEND)])'
+	@$(BIN)/python -m pip install --quiet --editable '.$(if $(BACKEND),[$(BACKEND)])' \
+		$(if $(SIMULATOR),--config-settings=cmake.define.DSV4_SIMULATOR=ON)
 	@touch $@
 
 # The extras' requirements alone, so that the package is not built a second time.
@@ -61,10 +65,14 @@ lint: $(VENV)/.tools
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/clang-format --dry-run --Werror $(CPP)
+	@for file in $(METAL); do \
+		$(BIN)/clang-format --assume-filename=$$file.cpp < $$file | diff -u $$file - || exit 1; done
 
 format: $(VENV)/.tools
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
-	@$(BIN)/clang-format -i $(CPP)
+	@$(BIN)/clang-format -i $(CPP) && for file in $(METAL); do \
+		$(BIN)/clang-format --assume-filename=$$file.cpp < $$file > build/formatted && \
+		cp build/formatted $$file; done
 
 types: $(VENV)/.tools
 	@echo "== types"

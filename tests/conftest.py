@@ -1,20 +1,115 @@
 """Fixtures that every test may use."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
-import mlx.core  # noqa: F401 - registers the array types that _ext needs
+import mlx.core as mx
 import pytest
 
+from executors import (
+    EXECUTORS,
+    HAS_SIMULATOR,
+    NEEDS_SIMULATOR,
+    ORDERS,
+    SIMULATORS,
+    order_of,
+    running_on,
+    use_shaders_of,
+)
 from mlx_dsv4 import _ext
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--metal-sources",
+        type=Path,
+        help="folder of the .metal files that the simulator compiles, instead of those in the "
+        "extension",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if NEEDS_SIMULATOR and not HAS_SIMULATOR:
+        raise pytest.UsageError(
+            "the Metal simulator is not built: `make tools` builds it, or reinstall with "
+            "--config-settings=cmake.define.DSV4_SIMULATOR=ON"
+        )
+    if config.option.metal_sources is not None:
+        use_shaders_of(config.option.metal_sources.resolve())
+
+
+def pytest_report_header() -> str:
+    return f"executors: {', '.join(EXECUTORS)}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Drops what cannot run here, as deselected: nothing counts as passed or skipped."""
+    dropped = [item for item in items if not can_run(item)]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item in items if item not in set(dropped)]
+
+
+def can_run(item: pytest.Item) -> bool:
+    call = getattr(item, "callspec", None)
+    executor = call.params.get("executor") if call else None
+    if executor == "sim-check" and item.get_closest_marker("realistic"):
+        return False
+    return mx.metal.is_available() or item.get_closest_marker("metal") is None
+
+
+def executor_params() -> list[object]:
+    return [
+        pytest.param(name, marks=pytest.mark.metal) if name == "metal" else name
+        for name in EXECUTORS
+    ]
+
+
+@pytest.fixture(params=executor_params())
+def executor(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs the test once per instruction set, on the simulated GPU, and on a real one."""
+    order, seed = order_of(request.node.nodeid, request.param)
+    with running_on(request.param, order=order, seed=seed):
+        yield request.param
+
+
+@pytest.fixture
+def each_executor() -> Callable[[], Iterator[str]]:
+    """Iterates over the executors inside one test."""
+
+    def executors() -> Iterator[str]:
+        for name in EXECUTORS:
+            with running_on(name, order="random"):
+                yield name
+
+    return executors
+
+
+@pytest.fixture
+def each_order() -> Callable[[], Iterator[str]]:
+    """Iterates over the orders in which simulated threads run, in fast mode."""
+
+    def orders() -> Iterator[str]:
+        for order in ORDERS:
+            with running_on("sim", order=order, seed=1):
+                yield order
+
+    return orders
+
+
+@pytest.fixture(params=SIMULATORS)
+def simulator(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs the test on the simulated GPU only, in both modes."""
+    order, seed = order_of(request.node.nodeid, request.param)
+    with running_on(request.param, order=order, seed=seed):
+        yield request.param
 
 
 @pytest.fixture(params=_ext.available_isas())
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """Runs the test once per instruction set of this CPU."""
-    best = _ext.isa()
-    _ext.set_isa(request.param)
-    yield request.param
-    _ext.set_isa(best)
+    with running_on(request.param):
+        yield request.param
 
 
 @pytest.fixture

@@ -1,0 +1,120 @@
+"""What runs an op in a test: the CPU kernels, the simulated Metal kernels, or a Mac's GPU.
+
+``scalar``, ``avx2``, ... are the CPU kernels of one instruction set. ``sim`` runs the Metal
+kernels on the simulator in its fast mode, ``sim-check`` with every check that it has and with
+line coverage; ``metal`` runs them on the GPU of this machine.
+"""
+
+import platform
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import mlx.core as mx
+
+from embed_metal import flatten
+from mlx_dsv4 import _ext, ops
+
+ORDERS = ("forward", "reverse", "random")
+SIMULATORS = ("sim", "sim-check")
+SHADERS = Path(__file__).parents[1] / "metal"
+HAS_SIMULATOR = find_spec("mlx_dsv4._sim") is not None
+# Its threads switch stacks in x86-64 assembly.
+NEEDS_SIMULATOR = sys.platform == "linux" and platform.machine() == "x86_64"
+EXECUTORS = (
+    *_ext.available_isas(),
+    *(SIMULATORS if HAS_SIMULATOR else ()),
+    *(("metal",) if mx.metal.is_available() else ()),
+)
+
+
+class SimulatedExtension:
+    """Takes the place of ``_ext`` in the ops: kernels are simulated, the rest is ``_ext``'s."""
+
+    def __init__(self) -> None:
+        from mslsim.executor import Executor
+
+        self.controls: Any = import_module("mlx_dsv4._sim")
+        self._kernels = Executor(self.controls)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernels if hasattr(self.controls, name) else _ext, name)
+
+
+@cache
+def simulated_extension() -> SimulatedExtension:
+    return SimulatedExtension()
+
+
+def op_modules() -> list[ModuleType]:
+    """The modules of ops that call the extension."""
+    prefix = f"{ops.__name__}."
+    modules = [module for name, module in sys.modules.items() if name.startswith(prefix)]
+    return [module for module in modules if hasattr(module, "_ext")]
+
+
+@contextmanager
+def running_on(executor: str, *, order: str = "forward", seed: int = 0) -> Iterator[None]:
+    """Ops made inside run on the executor, if they are evaluated inside.
+
+    Args:
+        executor: One of ``EXECUTORS``.
+        order: Of the simulated threads, one of ``ORDERS``.
+        seed: Of the random order.
+    """
+    if executor == "metal":
+        mx.set_default_device(mx.gpu)
+        yield
+        return
+    mx.set_default_device(mx.cpu)
+    if executor in SIMULATORS:
+        simulated, modules = simulated_extension(), op_modules()
+        simulated.controls.set_mode("cov" if executor == "sim-check" else "fast")
+        simulated.controls.set_order(order)
+        simulated.controls.set_seed(seed)
+        simulated.controls.reset_encoders()
+        replace_extension(modules, simulated)
+        try:
+            yield
+        finally:
+            replace_extension(modules, _ext)
+    else:
+        best = _ext.isa()
+        _ext.set_isa(executor)
+        try:
+            yield
+        finally:
+            _ext.set_isa(best)
+
+
+def replace_extension(modules: list[ModuleType], extension: object) -> None:
+    for module in modules:
+        module._ext = extension  # type: ignore[attr-defined]
+
+
+def order_of(test: str, executor: str) -> tuple[str, int]:
+    """Thread order and seed of a test: fixed for its name, different among tests."""
+    seed = zlib.crc32(test.encode())
+    return ("random" if executor == "sim-check" else ORDERS[seed % len(ORDERS)]), seed
+
+
+def use_shaders_of(folder: Path) -> None:
+    """The simulator compiles the shaders of a folder instead of those inside the extension."""
+    from mslsim.executor import compile_source
+
+    def compile_from_folder(name: str, source: str, mode: str) -> str:
+        family = source.split('"', 2)[1].removesuffix(".metal")  # of the first #line
+        marker = '#line 1 "instantiation"\n'
+        instantiation = source.rpartition(marker)[2]
+        text = flatten(folder / f"{family}.metal") + marker + instantiation
+        path: str = compile_source(name, text, mode)
+        return path
+
+    simulated_extension().controls.set_compiler(compile_from_folder)
