@@ -1,4 +1,4 @@
-// Launch contract of the attention kernels, included by csrc/attention.cpp.
+// Launch contract of the attention kernels, included by csrc/attention*.cpp.
 #pragma once
 
 #include "common.h"
@@ -10,15 +10,36 @@ enum AttentionQueriesBuffer {
   kAttentionQueriesParams,
 };
 
+// Where n_selected is 0, kAttention*Selected is bound to any array and not read.
 enum AttentionBuffer {
   kAttentionQ,         // [T, H, D] row dtype
   kAttentionRows,      // [T, D] row dtype
   kAttentionKv,        // [window + N, D] row dtype
   kAttentionSinks,     // [H] f32
   kAttentionRotation,  // [T, R/2, 2] f32
-  kAttentionSelected,  // [T, K] i32, only where n_selected > 0
+  kAttentionSelected,  // [T, K] i32
   kAttentionOut,       // [T, H, D] row dtype
   kAttentionParams,
+};
+
+enum AttentionScoresBuffer {
+  kAttentionScoresQ,         // [T, H, D] row dtype
+  kAttentionScoresRows,      // [T, D] row dtype
+  kAttentionScoresKv,        // [window + N, D] row dtype
+  kAttentionScoresSelected,  // [T, K] i32
+  kAttentionScoresOut,       // [T, H, attention_score_pitch] f32
+  kAttentionScoresParams,
+};
+
+enum AttentionValuesBuffer {
+  kAttentionValuesScores,    // [T, H, attention_score_pitch] f32
+  kAttentionValuesRows,      // [T, D] row dtype
+  kAttentionValuesKv,        // [window + N, D] row dtype
+  kAttentionValuesSinks,     // [H] f32
+  kAttentionValuesRotation,  // [T, R/2, 2] f32
+  kAttentionValuesSelected,  // [T, K] i32
+  kAttentionValuesOut,       // [T, H, D] row dtype
+  kAttentionValuesParams,
 };
 
 struct AttentionQueriesParams {
@@ -39,3 +60,44 @@ struct AttentionParams {
   int32_t n_selected;  // K; 0 = every visible compressed row
 };
 static_assert(sizeof(AttentionParams) == 28, "layout is shared with the GPU");
+
+// A step of fewer tokens is split into more threadgroups than it has tokens.
+DSV4_CONST int kAttentionWholeTokens = 16;
+// The sums of a threadgroup's heads, 64 x 512 floats, just fit its registers.
+DSV4_CONST int kAttentionHeads = 64;
+DSV4_CONST int kAttentionMaxDim = 512;
+// Dims of the output that a threadgroup of attention_values makes.
+DSV4_CONST int kAttentionSliceDims = 16;
+
+DSV4_CONST int kMatrixDim = 8;  // of a simdgroup_matrix
+
+constexpr int attention_tiles(int n) { return (n + kMatrixDim - 1) / kMatrixDim; }
+
+// The rows that a query sees are one list, cut into tiles: window rows by position, then
+// compressed rows in the order of `selected` or ascending.
+constexpr int attention_window_rows(int pos, int window) {
+  return pos < window ? pos + 1 : window;
+}
+
+constexpr int attention_list_rows(int pos, int window, int ratio, int n_selected) {
+  return attention_window_rows(pos, window) +
+         (n_selected > 0 ? n_selected : visible_rows(pos, ratio));
+}
+
+// Rows of a tile: as many as lie in threadgroup memory beside the scores.
+constexpr int attention_tile_rows(int value_bytes) { return value_bytes == 2 ? 16 : 8; }
+
+// Scores of a head lie this far apart: whole tiles of the longest list of the step.
+constexpr int attention_score_pitch(int most_rows, int tile_rows) {
+  return (most_rows + tile_rows - 1) / tile_rows * tile_rows;
+}
+
+// Matrices of dims that a simdgroup of `attention` sums, so that 16 simdgroups suffice.
+constexpr int attention_dim_tiles(int dim) { return (dim / kMatrixDim + 15) / 16; }
+
+// Simdgroups of `attention`: two per eight heads for the scores, all dims for the sums.
+constexpr int attention_simdgroups(int n_heads, int dim) {
+  const int scores = 2 * attention_tiles(n_heads);
+  const int sums = (dim / kMatrixDim + attention_dim_tiles(dim) - 1) / attention_dim_tiles(dim);
+  return scores > sums ? scores : sums;
+}
