@@ -92,12 +92,19 @@ constexpr int attention_score_pitch(int most_rows, int tile_rows) {
   return (most_rows + tile_rows - 1) / tile_rows * tile_rows;
 }
 
-// Matrices of dims that a simdgroup of `attention` sums, so that 16 simdgroups suffice.
-constexpr int attention_dim_tiles(int dim) { return (dim / kMatrixDim + 15) / 16; }
+// Threads of a threadgroup of `attention`, at most: more would not leave 100 registers each.
+DSV4_CONST int kAttentionThreads = 512;
 
-// Simdgroups of `attention`: two per eight heads for the scores, all dims for the sums.
+// Matrices of dims that a simdgroup of `attention` sums.
+constexpr int attention_dim_tiles(int dim) {
+  return (attention_tiles(dim) * kSimdWidth + kAttentionThreads - 1) / kAttentionThreads;
+}
+
+// Its simdgroups for n_heads <= kAttentionHeads: two per eight heads make scores, as many as
+// the dims need make sums.
 constexpr int attention_simdgroups(int n_heads, int dim) {
-  const int scores = 2 * attention_tiles(n_heads);
-  const int sums = (dim / kMatrixDim + attention_dim_tiles(dim) - 1) / attention_dim_tiles(dim);
-  return scores > sums ? scores : sums;
+  const int per = attention_dim_tiles(dim);
+  const int for_sums = (attention_tiles(dim) + per - 1) / per;
+  const int for_scores = 2 * attention_tiles(n_heads);
+  return for_scores > for_sums ? for_scores : for_sums;
 }

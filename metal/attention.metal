@@ -27,22 +27,7 @@ using namespace metal;
 
 // Sums of a simdgroup of `attention`: all heads by 8 * kDims dims.
 template <int kDims>
-struct HeadSums {
-  simdgroup_float8x8 of[kAttentionHeads / kMatrixDim][kDims];
-};
-
-template <int kDims>
-HeadSums<kDims> no_sums() {
-  HeadSums<kDims> sums;
-#pragma unroll
-  for (int g = 0; g < kAttentionHeads / kMatrixDim; ++g) {
-#pragma unroll
-    for (int f = 0; f < kDims; ++f) {
-      sums.of[g][f] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-    }
-  }
-  return sums;
-}
+using HeadSums = MatrixSums<kAttentionHeads / kMatrixDim, kDims>;
 
 // Multiplies the sums so far by each head's factor.
 template <int kDims>
@@ -129,7 +114,7 @@ void store_sums(
 }
 
 template <typename T, int D>
-[[kernel]] void attention(
+[[kernel, max_total_threads_per_threadgroup(kAttentionThreads)]] void attention(
     const device T* q [[buffer(kAttentionQ)]],
     const device T* rows [[buffer(kAttentionRows)]],
     const device T* attention_kv [[buffer(kAttentionKv)]],
@@ -147,7 +132,8 @@ template <typename T, int D>
   threadgroup Tile tile;
   const HeadBlock heads = head_block(p, group);
   const int n_head_tiles = attention_tiles(heads.n);
-  const RowList<T, D> list = list_rows<T, D>(rows, attention_kv, selected, p, heads.token);
+  const RowList<T, D> list =
+      list_rows<T, D>(rows, attention_kv, selected, p, heads.token);
   const MatrixLane mine = matrix_lane(lane);
 
   const bool softens = int(simdgroup) < n_head_tiles;
@@ -156,13 +142,15 @@ template <typename T, int D>
 
   const int dim = int(simdgroup) * kDims * kMatrixDim;
   const int n_dims = (D - dim) / kMatrixDim;
-  HeadSums<kDims> sums = no_sums<kDims>();
+  HeadSums<kDims> sums;
+  clear(sums);
 
   for (int first = 0; first < list.size; first += Tile::kRows) {
     if (!list.has_rows(first, lane)) {
       continue;
     }
-    stage_rows(list, first, tile, simdgroup * kSimdWidth + lane, n_simdgroups * kSimdWidth);
+    stage_rows(
+        list, first, tile, simdgroup * kSimdWidth + lane, n_simdgroups * kSimdWidth);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (int(simdgroup) < 2 * n_head_tiles) {
       multiply_queries(q + heads.first_row * D, heads.n, tile, simdgroup, mine);
@@ -184,13 +172,20 @@ template <typename T, int D>
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   store_sums<T, D>(
-      sums, tile.factors, heads, dim, n_dims, rotation + size_t(heads.token) * 2 * p.n_pairs,
-      p.n_pairs, out + heads.first_row * D, mine);
+      sums,
+      tile.factors,
+      heads,
+      dim,
+      n_dims,
+      rotation + size_t(heads.token) * 2 * p.n_pairs,
+      p.n_pairs,
+      out + heads.first_row * D,
+      mine);
 }
 
 // Scores of one tile of rows.
 template <typename T, int D>
-[[kernel]] void attention_scores(
+[[kernel, max_total_threads_per_threadgroup(kAttentionThreads)]] void attention_scores(
     const device T* q [[buffer(kAttentionScoresQ)]],
     const device T* rows [[buffer(kAttentionScoresRows)]],
     const device T* attention_kv [[buffer(kAttentionScoresKv)]],
@@ -205,7 +200,8 @@ template <typename T, int D>
   using Tile = AttentionTile<T, D>;
   threadgroup Tile tile;
   const HeadBlock heads = head_block(p, group);
-  const RowList<T, D> list = list_rows<T, D>(rows, attention_kv, selected, p, heads.token);
+  const RowList<T, D> list =
+      list_rows<T, D>(rows, attention_kv, selected, p, heads.token);
   const int first = int(group.x) * Tile::kRows;
   if (!list.has_rows(first, lane)) {
     return;
@@ -221,7 +217,7 @@ template <typename T, int D>
   device float* scores = out + (heads.first_row + head) * pitch + first;
   for (int r = int(simdgroup) % 2 * kMatrixDim; r < Tile::kRows; r += 2 * kMatrixDim) {
     const int row = r + mine.column;
-    const float2 pair = tile_scores(tile, list, first, head, row);
+    const float2 pair = pair_of_scores(tile, list, first, head, row);
     if (head < heads.n) {
       scores[row] = pair.x;
       scores[row + 1] = pair.y;
@@ -232,8 +228,8 @@ template <typename T, int D>
 // Adds weights * rows for the dims from `dim` on: what add_values does, without the tile.
 template <typename T, int D, int kMatrices, int kDims>
 void add_slice(
-    thread simdgroup_float8x8 (&sums)[kDims],
-    thread float2 (&weights)[kMatrices],
+    thread MatrixSums<1, kDims>& sums,
+    thread const TileScores<kMatrices>& weights,
     thread const RowList<T, D>& list,
     int first,
     int dim,
@@ -242,7 +238,7 @@ void add_slice(
   for (int j = 0; j < kMatrices; ++j) {
     const device T* row = list.row(first + j * kMatrixDim + mine.row);
     simdgroup_float8x8 left;
-    set_elements(left, weights[j]);
+    set_elements(left, weights.of[j]);
 #pragma unroll
     for (int f = 0; f < kDims; ++f) {
       const int at = dim + f * kMatrixDim + mine.column;
@@ -252,7 +248,7 @@ void add_slice(
       }
       simdgroup_float8x8 values;
       set_elements(values, pair);
-      simdgroup_multiply_accumulate(sums[f], left, values, sums[f]);
+      simdgroup_multiply_accumulate(sums.of[0][f], left, values, sums.of[0][f]);
     }
   }
 }
@@ -275,7 +271,8 @@ template <typename T, int D>
   constexpr int kRows = AttentionTile<T, D>::kRows;
   constexpr int kDims = kAttentionSliceDims / kMatrixDim;
   const HeadBlock heads = head_block(p, group);
-  const RowList<T, D> list = list_rows<T, D>(rows, attention_kv, selected, p, heads.token);
+  const RowList<T, D> list =
+      list_rows<T, D>(rows, attention_kv, selected, p, heads.token);
   const MatrixLane mine = matrix_lane(lane);
   const int head = int(simdgroup) * kMatrixDim + mine.row;
   const bool is_head = head < heads.n;
@@ -284,25 +281,22 @@ template <typename T, int D>
   const int most_rows = attention_list_rows(last, p.window, p.ratio, p.n_selected);
   scores += (heads.first_row + head) * attention_score_pitch(most_rows, kRows);
   Softmax softmax = start_softmax(is_head ? sinks[heads.first + head] : 0.0f);
-  simdgroup_float8x8 sums[kDims];
-#pragma unroll
-  for (int f = 0; f < kDims; ++f) {
-    sums[f] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-  }
+  MatrixSums<1, kDims> sums;
+  clear(sums);
 
   for (int first = 0; first < list.size; first += kRows) {
     if (!list.has_rows(first, lane)) {
       continue;
     }
-    float2 weights[kRows / kMatrixDim];
+    TileScores<kRows / kMatrixDim> weights;
     for (int j = 0; j < kRows / kMatrixDim; ++j) {
       const int row = first + j * kMatrixDim + mine.column;
-      weights[j] = is_head ? float2(scores[row], scores[row + 1]) : float2(0.0f, 0.0f);
+      weights.of[j] = is_head ? float2(scores[row], scores[row + 1]) : float2(0.0f, 0.0f);
     }
     const float factor = fold_scores(softmax, weights);
 #pragma unroll
     for (int f = 0; f < kDims; ++f) {
-      scale_elements(sums[f], factor);
+      scale_elements(sums.of[0][f], factor);
     }
     add_slice(sums, weights, list, first, dim, mine);
   }
@@ -311,7 +305,7 @@ template <typename T, int D>
   out += (heads.first_row + head) * D;
 #pragma unroll
   for (int f = 0; f < kDims; ++f) {
-    const float2 pair = elements(sums[f]);
+    const float2 pair = elements(sums.of[0][f]);
     if (is_head) {
       const int at = dim + f * kMatrixDim + mine.column;
       store_pair(out + at, finish<T, D>(pair, softmax.total, at, rotation, p.n_pairs));
@@ -320,12 +314,18 @@ template <typename T, int D>
 }
 
 #ifdef DSV4_EVERY_KERNEL
-#define instantiate_attention(type, dim)                                \
-  instantiate_kernel(attention, type##_##dim, type, dim)                \
-  instantiate_kernel(attention_scores, type##_##dim, type, dim)         \
-  instantiate_kernel(attention_values, type##_##dim, type, dim)
-instantiate_attention(bfloat, 512)
-instantiate_attention(float, 512)
-instantiate_attention(bfloat, 192)
-instantiate_attention(float, 192)
+// clang-format off
+instantiate_kernel(attention, bfloat_512, bfloat, 512)
+instantiate_kernel(attention_scores, bfloat_512, bfloat, 512)
+instantiate_kernel(attention_values, bfloat_512, bfloat, 512)
+instantiate_kernel(attention, float_512, float, 512)
+instantiate_kernel(attention_scores, float_512, float, 512)
+instantiate_kernel(attention_values, float_512, float, 512)
+instantiate_kernel(attention, bfloat_192, bfloat, 192)
+instantiate_kernel(attention_scores, bfloat_192, bfloat, 192)
+instantiate_kernel(attention_values, bfloat_192, bfloat, 192)
+instantiate_kernel(attention, float_192, float, 192)
+instantiate_kernel(attention_scores, float_192, float, 192)
+instantiate_kernel(attention_values, float_192, float, 192)
+// clang-format on
 #endif

@@ -38,6 +38,22 @@ void scale_elements(thread M& matrix, float factor) {
   matrix.thread_elements()[1] *= factor;
 }
 
+template <int kRows, int kColumns>
+struct MatrixSums {
+  simdgroup_float8x8 of[kRows][kColumns];
+};
+
+template <int kRows, int kColumns>
+void clear(thread MatrixSums<kRows, kColumns>& sums) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      sums.of[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+    }
+  }
+}
+
 DSV4_CONST int kNoRow = INT_MIN;          // -1 in `selected`, or past the end of the list
 DSV4_CONST int kHiddenRow = INT_MIN + 1;  // selected, but its query may not see it
 
@@ -156,11 +172,8 @@ void multiply_queries(
   const bool is_head = first_head + mine.row < n_heads;
   const device T* query = q + size_t(first_head + mine.row) * D + first_dim + mine.column;
   const threadgroup T* rows = tile.rows + first_dim;
-  simdgroup_float8x8 sums[kMatrices];
-#pragma unroll
-  for (int j = 0; j < kMatrices; ++j) {
-    sums[j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-  }
+  MatrixSums<1, kMatrices> sums;
+  clear(sums);
   for (int d = 0; d < D / 2; d += kMatrixDim) {
     simdgroup_matrix<T, 8, 8> queries;
     queries.thread_elements()[0] = is_head ? query[d] : T(0);
@@ -170,13 +183,13 @@ void multiply_queries(
       simdgroup_matrix<T, 8, 8> keys;
       const threadgroup T* from = rows + j * kMatrixDim * Tile::kRowPitch + d;
       simdgroup_load(keys, from, Tile::kRowPitch, ulong2(0, 0), true);
-      simdgroup_multiply_accumulate(sums[j], queries, keys, sums[j]);
+      simdgroup_multiply_accumulate(sums.of[0][j], queries, keys, sums.of[0][j]);
     }
   }
   threadgroup float* scores = tile.scores[half_index] + first_head * Tile::kScorePitch;
 #pragma unroll
   for (int j = 0; j < kMatrices; ++j) {
-    simdgroup_store(sums[j], scores + j * kMatrixDim, Tile::kScorePitch);
+    simdgroup_store(sums.of[0][j], scores + j * kMatrixDim, Tile::kScorePitch);
   }
 }
 
@@ -187,7 +200,7 @@ inline float masked_score(float score, int at) {
 // Scores of one head and two neighbouring rows of the tile: -inf where there is no row, NaN
 // where the query may not see it.
 template <typename T, int D>
-float2 tile_scores(
+float2 pair_of_scores(
     threadgroup AttentionTile<T, D>& tile,
     thread const RowList<T, D>& list,
     int first,
@@ -220,12 +233,18 @@ inline float softmax_weight(float score, float top) {
   return score == -INFINITY ? 0.0f : precise::exp(score - top);
 }
 
-// Turns the scores of a tile into weights; returns the factor of everything summed before.
+// One head's scores of a tile, then its weights: a lane's two columns of each matrix.
 template <int kMatrices>
-float fold_scores(thread Softmax& softmax, thread float2 (&scores)[kMatrices]) {
+struct TileScores {
+  float2 of[kMatrices];
+};
+
+// Turns scores into weights; returns the factor of everything summed before.
+template <int kMatrices>
+float fold_scores(thread Softmax& softmax, thread TileScores<kMatrices>& scores) {
   float top = softmax.top;
   for (int j = 0; j < kMatrices; ++j) {
-    top = fmax(top, fmax(scores[j].x, scores[j].y));
+    top = fmax(top, fmax(scores.of[j].x, scores.of[j].y));
   }
   // Lanes that differ in bits 0 and 3 hold the other columns of the same row.
   top = fmax(top, simd_shuffle_xor(top, ushort(1)));
@@ -233,10 +252,10 @@ float fold_scores(thread Softmax& softmax, thread float2 (&scores)[kMatrices]) {
   const float factor = top == softmax.top ? 1.0f : precise::exp(softmax.top - top);
   float sum = 0.0f;
   for (int j = 0; j < kMatrices; ++j) {
-    scores[j].x = softmax_weight(scores[j].x, top);
-    scores[j].y = softmax_weight(scores[j].y, top);
-    sum += scores[j].x;
-    sum += scores[j].y;
+    scores.of[j].x = softmax_weight(scores.of[j].x, top);
+    scores.of[j].y = softmax_weight(scores.of[j].y, top);
+    sum += scores.of[j].x;
+    sum += scores.of[j].y;
   }
   sum += simd_shuffle_xor(sum, ushort(1));
   sum += simd_shuffle_xor(sum, ushort(8));
@@ -256,15 +275,15 @@ void soften_tile(
     int head,
     int column) {
   using Tile = AttentionTile<T, D>;
-  float2 scores[Tile::kRows / kMatrixDim];
+  TileScores<Tile::kRows / kMatrixDim> scores;
   for (int j = 0; j < Tile::kRows / kMatrixDim; ++j) {
-    scores[j] = tile_scores(tile, list, first, head, j * kMatrixDim + column);
+    scores.of[j] = pair_of_scores(tile, list, first, head, j * kMatrixDim + column);
   }
   const float factor = fold_scores(softmax, scores);
   threadgroup float* weights = tile.scores[0] + head * Tile::kScorePitch + column;
   for (int j = 0; j < Tile::kRows / kMatrixDim; ++j) {
-    weights[j * kMatrixDim] = scores[j].x;
-    weights[j * kMatrixDim + 1] = scores[j].y;
+    weights[j * kMatrixDim] = scores.of[j].x;
+    weights[j * kMatrixDim + 1] = scores.of[j].y;
   }
   if (column == 0) {
     tile.factors[head] = factor;
@@ -290,7 +309,8 @@ inline HeadBlock head_block(constant AttentionParams& p, uint3 group) {
 
 // Two neighbouring dims of the output from their sums; the last 2 * n_pairs are rotated back.
 template <typename T, int D>
-float2 finish(float2 sums, float total, int dim, const device float* rotation, int n_pairs) {
+float2 finish(
+    float2 sums, float total, int dim, const device float* rotation, int n_pairs) {
   const float2 x = sums / total;
   const int first_rotated = D - 2 * n_pairs;
   if (dim < first_rotated) {
