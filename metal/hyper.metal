@@ -50,8 +50,8 @@ inline float add_products(float sum, float4 a, float4 b) {
   return fma(a.w, b.w, sum);
 }
 
-// Sums each of N values (a power of two up to 32) over the lanes; lane l gets l % N's sum.
-// The pairs are those of N = 1; below N lanes apart each keeps half of the values.
+// Sums each of N values (a power of two up to 32) over the lanes; lane l gets the sum of
+// l % N. The pairs are those of N = 1; below N lanes apart each keeps half of the values.
 template <int N>
 inline float sum_lanes(thread float* values, uint lane) {
 #pragma unroll
