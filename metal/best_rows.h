@@ -1,7 +1,6 @@
-// Device only: the k best of a token's candidate rows, by one threadgroup, exactly. Candidates
-// are rows in ascending order; the highest score comes first, of equal scores the lower row,
-// and NaN last. The result is ascending. Counters are integers, so the order in which threads
-// add to them does not show.
+// Device only: a threadgroup finds the k best of a token's candidate rows, exactly. Candidates
+// come in ascending order, and so do the selected; of equal scores the lower row is the better,
+// and NaN is the worst. Only integers are counted, so no order of threads shows.
 #pragma once
 
 #include "common.h"
@@ -10,7 +9,7 @@ using namespace metal;
 
 DSV4_CONST int kDigitBits = 8;
 DSV4_CONST int kDigits = 1 << kDigitBits;
-// Scores are alike, so their leading digits are: lanes count in different copies of a counter.
+// Scores are alike, so many lanes count the same digit: they use different copies of counters.
 DSV4_CONST int kCopies = 16;
 
 struct TopkMemory {
