@@ -1,4 +1,4 @@
-// Launch contract of the indexer kernels, included by csrc/indexer.cpp.
+// Launch contract of the indexer kernels, included by csrc/indexer*.cpp.
 #pragma once
 
 #include "common.h"
@@ -24,17 +24,37 @@ enum IndexerTopkBuffer {
   kIndexerTopkParams,
 };
 
-enum IndexerSelectBuffer {
-  kIndexerSelectQ,         // [T, I, D] row dtype
-  kIndexerSelectW,         // [T, I] f32
-  kIndexerSelectRows,      // [capacity, D] row dtype
-  kIndexerSelectSelected,  // [T, k] i32
-  kIndexerSelectScores,    // scratch, [tokens of a tile, N] f32
-  kIndexerSelectParams,
+enum IndexerMergeBuffer {
+  kIndexerMergeScores,      // [T, N] f32
+  kIndexerMergeCandidates,  // [T, slices, k] i32: the best of every slice of rows
+  kIndexerMergeSelected,    // [T, k] i32
+  kIndexerMergeParams,      // IndexerTopkParams
 };
 
 // Scores that exist at one time while rows are selected, unless one token needs more.
 DSV4_CONST int kIndexerScratchBytes = 16 << 20;
+
+// Scores of a threadgroup: these rows by one token, or by so many tokens that share the rows.
+DSV4_CONST int kIndexerTileRows = 64;
+DSV4_CONST int kIndexerTileTokens = 4;
+
+// Rows of one token that a simdgroup scores.
+DSV4_CONST int kIndexerSimdgroupRows = 16;
+DSV4_CONST int kIndexerSimdgroups = kIndexerTileRows / kIndexerSimdgroupRows;
+
+// More rows than this are selected from slice by slice, then from the best of the slices.
+DSV4_CONST int kIndexerSliceRows = 8192;
+DSV4_CONST int kIndexerSliceMaxK = kIndexerSliceRows / 4;
+
+// A threadgroup that selects has a thread for so many rows, within the limit of threads.
+DSV4_CONST int kIndexerThreadRows = 4;
+DSV4_CONST int kIndexerTopkMaxThreads = 1024;
+
+// Candidates of a token that sees `n` rows: k of every whole slice, and what the rest gives.
+constexpr int indexer_candidates(int n, int k) {
+  return n / kIndexerSliceRows * k +
+         (n % kIndexerSliceRows < k ? n % kIndexerSliceRows : k);
+}
 
 struct IndexerQueriesParams {
   int32_t n_heads;     // I
