@@ -18,8 +18,8 @@ namespace {
 // MLX's CPU allocator keeps a buffer's size in the word before its data.
 constexpr size_t kCpuHeader = sizeof(size_t);
 
-std::system_error file_error(const std::string& path) {
-  return std::system_error(errno, std::generic_category(), path);
+std::system_error file_error(const std::string& path, int error = errno) {
+  return std::system_error(error, std::generic_category(), path);
 }
 
 }  // namespace
@@ -38,10 +38,10 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
     }
     data = mmap(nullptr, info.st_size, PROT_READ, MAP_SHARED, file, 0);
   }
-  const auto error = file_error(path);
+  const int error = errno;
   close(file);
   if (data == MAP_FAILED) {
-    throw error;
+    throw file_error(path, error);
   }
   data_ = static_cast<char*>(data);
   size_ = static_cast<size_t>(info.st_size);
