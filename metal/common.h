@@ -3,7 +3,14 @@
 
 #ifdef __METAL_VERSION__
 #include <metal_stdlib>
+// Rounding is part of the result: multiply-adds are fused only where the source says so.
+#pragma METAL fp contract(off)
 #define DSV4_CONST constant constexpr
+// A line of the ahead-of-time library: the kernel `function_suffix`. Compilation at run time
+// appends the same line for the one kernel that is asked for.
+#define instantiate_kernel(function, suffix, ...)          \
+  template [[host_name(#function "_" #suffix)]] [[kernel]] \
+  decltype(function<__VA_ARGS__>) function<__VA_ARGS__>;
 #else
 #include <cstdint>
 #define DSV4_CONST inline constexpr
