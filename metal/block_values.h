@@ -1,0 +1,128 @@
+// Values of GGUF blocks on the GPU: one struct per format.
+//
+// Rows are taken in blocks of 32 values, whatever the format's own block. Four lanes share a
+// block of a row: lane q decodes the slots 2q and 2q + 1, each four consecutive values that
+// begin at slot_start(slot). The struct chooses slot_start, so that a lane's bytes are adjacent.
+// To add a format, add its struct.
+//
+// Values are exact in f32. Hardware that flushes subnormal numbers makes zero of those below
+// 2^-126: scale bytes 0 and 1 of MXFP4, subnormal f32 and bf16 weights.
+// Blocks of 34 and 17 bytes lie at any address, so bytes are loaded as packed vectors, which
+// need no more alignment than their element has.
+#pragma once
+
+#include "blocks.h"
+
+using namespace metal;
+
+DSV4_CONST int kBlockValues = 32;
+DSV4_CONST int kSlotValues = 4;
+DSV4_CONST int kLanesPerRow = 4;
+
+inline float4 load_four(const device float* from) {
+  return float4(*(const device packed_float4*)from);
+}
+
+inline float4 load_four(const device half* from) {
+  return float4(half4(*(const device packed_half4*)from));
+}
+
+inline float4 load_four(const device bfloat* from) {
+  const ushort4 bits = ushort4(*(const device packed_ushort4*)from);
+  return as_type<float4>(uint4(bits) << 16);
+}
+
+// Values [first, first + 4) of a row of n values, zeros from n on. kWhole: there are four.
+template <bool kWhole, typename Scalar>
+inline float4 four_values(const device Scalar* row, int first, int n) {
+  if (kWhole || first + kSlotValues <= n) {
+    return load_four(row + first);
+  }
+  float4 last = float4(0.0f);
+  for (int i = 0; first + i < n; ++i) {
+    last[i] = float(row[first + i]);
+  }
+  return last;
+}
+
+// Slots 2q and 2q + 1 of a block of a row of n values, and where in the block a slot begins.
+template <int kFormat>
+struct BlockValues;
+
+// Formats without scales: the row's last block may be partly past its end.
+template <typename Scalar>
+inline void decode_plain(
+    const device uchar* row, int block, int q, int n, thread float4* slots) {
+  const int first = block * kBlockValues + 2 * q * kSlotValues;
+  slots[0] = four_values<false>((const device Scalar*)row, first, n);
+  slots[1] = four_values<false>((const device Scalar*)row, first + kSlotValues, n);
+}
+
+template <>
+struct BlockValues<kFormatF32> {
+  static int slot_start(int slot) { return slot * kSlotValues; }
+  static void decode(
+      const device uchar* row, int block, int q, int n, thread float4* slots) {
+    decode_plain<float>(row, block, q, n, slots);
+  }
+};
+
+template <>
+struct BlockValues<kFormatF16> {
+  static int slot_start(int slot) { return slot * kSlotValues; }
+  static void decode(
+      const device uchar* row, int block, int q, int n, thread float4* slots) {
+    decode_plain<half>(row, block, q, n, slots);
+  }
+};
+
+template <>
+struct BlockValues<kFormatBF16> {
+  static int slot_start(int slot) { return slot * kSlotValues; }
+  static void decode(
+      const device uchar* row, int block, int q, int n, thread float4* slots) {
+    decode_plain<bfloat>(row, block, q, n, slots);
+  }
+};
+
+template <>
+struct BlockValues<kFormatQ8_0> {
+  static int slot_start(int slot) { return slot * kSlotValues; }
+  static void decode(
+      const device uchar* row, int block, int q, int, thread float4* slots) {
+    const device uchar* bytes = row + block * block_bytes(kFormatQ8_0);
+    const float scale = float(as_type<half>(uchar2(*(const device packed_uchar2*)bytes)));
+    const device packed_char4* values =
+        (const device packed_char4*)(bytes + 2 + 2 * q * kSlotValues);
+    slots[0] = scale * float4(char4(values[0]));
+    slots[1] = scale * float4(char4(values[1]));
+  }
+};
+
+// 2^(e - 128), half of an E8M0 scale: E2M1 values come out doubled.
+inline float half_e8m0(uint e) {
+  return as_type<float>(e < 2 ? 0x00200000u << e : (e - 1) << 23);
+}
+
+// Twice the E2M1 values in bits 0..3 of each half of a and b. Shifted into place, a code is the
+// f16 number 2^-14 times its value.
+inline float4 doubled_e2m1(uint a, uint b) {
+  const uint2 pairs = uint2(a, b);
+  const uint2 bits = (pairs & 0x00070007u) << 9 | (pairs & 0x00080008u) << 12;
+  return float4(as_type<half4>(bits) * 32768.0h);
+}
+
+// Byte i holds values i and i + 16: slot 2q begins at 4q, slot 2q + 1 at 16 + 4q.
+template <>
+struct BlockValues<kFormatMXFP4> {
+  static int slot_start(int slot) { return (slot & 1) * 16 + (slot >> 1) * kSlotValues; }
+  static void decode(
+      const device uchar* row, int block, int q, int, thread float4* slots) {
+    const device uchar* bytes = row + block * block_bytes(kFormatMXFP4);
+    const float scale = half_e8m0(bytes[0]);
+    const uchar4 codes = uchar4(*(const device packed_uchar4*)(bytes + 1 + 4 * q));
+    const uint even = codes.x | uint(codes.y) << 16, odd = codes.z | uint(codes.w) << 16;
+    slots[0] = scale * doubled_e2m1(even, odd);
+    slots[1] = scale * doubled_e2m1(even >> 4, odd >> 4);
+  }
+};

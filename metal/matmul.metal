@@ -1,0 +1,177 @@
+// Products with matrices stored as GGUF blocks, and decoded rows of them.
+//
+//   matmul   out[t, n] = sum_k x[t, g K + k] W[n, k],   g = n / (N / groups)
+//   embed    out[t, :] = W[tokens[t], :], NaN where tokens[t] is no row
+//
+// Shapes    x [T, groups * K] X   weight [N, row_bytes] u8   out [T, N] f32
+//           tokens [T] i32   weight [V, row_bytes] u8   out [T, K] f32
+//           X is float or bfloat; blocks of any enum BlockFormat
+// Threads   matmul_few: a simdgroup computes 16 rows x 8 tokens over every parts-th segment of
+//           512 values; grid (rows / few_rows, ceil(T / 8), groups) of (32, 8)
+//           matmul_many: 32 rows x 32 tokens;
+//           grid (ceil(T / 32), rows / many_rows, groups) of (32, 4)
+//           embed: a thread decodes 8 values; grid (ceil(K / 8 / 256), T) of 256
+// Traffic   matmul_few: N * row_bytes per 8 tokens, x from the caches
+//           matmul_many: N * row_bytes per 32 tokens, T * K * sizeof(X) per many_rows rows
+// Numerics  f32 products and sums; the order of tile_products.h in both launches
+// Page      docs/kernels/matmul.md
+
+#include "matmul.h"
+#include "tile_products.h"
+
+// The rows of x of tokens [first, n) for this lane's columns; a row of x has `groups` parts.
+template <int kTokenTiles>
+inline TokenColumns<kTokenTiles> token_columns(int first, int n, FragmentLane at) {
+  TokenColumns<kTokenTiles> columns;
+  for (int j = 0; j < kTokenTiles; ++j) {
+    for (int c = 0; c < 2; ++c) {
+      const int token = first + kFragment * j + at.column + c;
+      columns.rows[j][c] = token < n ? token : -1;
+    }
+  }
+  return columns;
+}
+
+// One tile: rows from `first_row` of the group, tokens from `first_token`.
+template <int kFormat, int kRowTiles, int kTokenTiles, typename X>
+inline void multiply_tile(
+    const device X* x,
+    const device uchar* weight,
+    device float* out,
+    constant MatmulParams& p,
+    int group,
+    int first_row,
+    int first_token,
+    threadgroup Partial<kRowTiles, kTokenTiles>* partials,
+    TilePart own) {
+  const int group_rows = p.n_rows / p.groups, n_bytes = int(row_bytes(kFormat, p.k));
+  const int row = group * group_rows + first_row;
+  const FragmentLane at = fragment_lane(own.lane);
+  const WeightRows weights = {
+      weight + size_t(row) * n_bytes, n_bytes, group_rows - first_row};
+  const TokenColumns<kTokenTiles> columns =
+      token_columns<kTokenTiles>(first_token, p.n_tokens, at);
+  const Totals<kRowTiles, kTokenTiles> totals = sum_tile<kFormat, kRowTiles>(
+      weights,
+      x + size_t(group) * p.k,
+      size_t(p.groups) * p.k,
+      columns,
+      tiles(p.n_tokens - first_token, kFragment),
+      p.k,
+      partials,
+      own);
+  if (own.part == 0) {
+    store_tile(totals, columns, out + row, size_t(p.n_rows), weights.n, at);
+  }
+}
+
+template <typename X, int kFormat>
+[[kernel]] void matmul_few(
+    const device X* x [[buffer(kMatmulX)]],
+    const device uchar* weight [[buffer(kMatmulWeight)]],
+    device float* out [[buffer(kMatmulOut)]],
+    constant MatmulParams& p [[buffer(kMatmulParams)]],
+    uint3 at [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup Partial<kFewRowTiles, 1> partials[kFewSimdgroups];
+  static_assert(sizeof(partials) <= 32768, "threadgroup memory");
+  const int parts = few_parts(p.k);
+  const int tile = int(simdgroup) / parts;
+  multiply_tile<kFormat, kFewRowTiles, 1>(
+      x,
+      weight,
+      out,
+      p,
+      int(at.z),
+      int(at.x) * few_rows(parts) + tile * kFewRowTiles * kFragment,
+      int(at.y) * kFewTokens,
+      partials,
+      TilePart{int(simdgroup) % parts, parts, simdgroup, lane});
+}
+
+template <typename X, int kFormat>
+[[kernel]] void matmul_many(
+    const device X* x [[buffer(kMatmulX)]],
+    const device uchar* weight [[buffer(kMatmulWeight)]],
+    device float* out [[buffer(kMatmulOut)]],
+    constant MatmulParams& p [[buffer(kMatmulParams)]],
+    uint3 at [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup Partial<kManyRowTiles, kManyTokenTiles> partials[kManySimdgroups];
+  static_assert(sizeof(partials) <= 32768, "threadgroup memory");
+  const int parts = many_parts(p.k, p.n_rows / p.groups, p.groups, p.n_tokens);
+  const int tile = int(simdgroup) / parts;
+  multiply_tile<kFormat, kManyRowTiles, kManyTokenTiles>(
+      x,
+      weight,
+      out,
+      p,
+      int(at.z),
+      int(at.y) * many_rows(parts) + tile * kManyRowTiles * kFragment,
+      int(at.x) * kManyTokens,
+      partials,
+      TilePart{int(simdgroup) % parts, parts, simdgroup, lane});
+}
+
+// Values [first, first + 4) of a row of n values.
+inline void store_four(device float* row, int first, int n, float4 values) {
+  for (int i = 0; i < kSlotValues && first + i < n; ++i) {
+    row[first + i] = values[i];
+  }
+}
+
+template <int kFormat>
+[[kernel]] void embed(
+    const device int* tokens [[buffer(kEmbedTokens)]],
+    const device uchar* weight [[buffer(kEmbedWeight)]],
+    device float* out [[buffer(kEmbedOut)]],
+    constant EmbedParams& p [[buffer(kEmbedParams)]],
+    uint2 threadgroup_at [[threadgroup_position_in_grid]],
+    uint thread_at [[thread_index_in_threadgroup]]) {
+  const int at = int(threadgroup_at.x) * kEmbedThreads + int(thread_at);
+  const int block = at / kLanesPerRow, q = at % kLanesPerRow;
+  if (block >= tiles(p.k, kBlockValues)) {
+    return;
+  }
+  const int token = tokens[threadgroup_at.y];
+  float4 slots[2] = {float4(NAN), float4(NAN)};
+  if (token >= 0 && token < p.n_rows) {
+    BlockValues<kFormat>::decode(
+        weight + size_t(token) * size_t(row_bytes(kFormat, p.k)), block, q, p.k, slots);
+  }
+  out += size_t(threadgroup_at.y) * p.k;
+  for (int s = 0; s < 2; ++s) {
+    const int start = BlockValues<kFormat>::slot_start(2 * q + s);
+    store_four(out, block * kBlockValues + start, p.k, slots[s]);
+  }
+}
+
+#ifdef DSV4_EVERY_KERNEL
+instantiate_kernel(matmul_few, float_0, float, kFormatF32);
+instantiate_kernel(matmul_few, float_1, float, kFormatF16);
+instantiate_kernel(matmul_few, float_8, float, kFormatQ8_0);
+instantiate_kernel(matmul_few, float_30, float, kFormatBF16);
+instantiate_kernel(matmul_few, float_39, float, kFormatMXFP4);
+instantiate_kernel(matmul_few, bfloat_0, bfloat, kFormatF32);
+instantiate_kernel(matmul_few, bfloat_1, bfloat, kFormatF16);
+instantiate_kernel(matmul_few, bfloat_8, bfloat, kFormatQ8_0);
+instantiate_kernel(matmul_few, bfloat_30, bfloat, kFormatBF16);
+instantiate_kernel(matmul_few, bfloat_39, bfloat, kFormatMXFP4);
+instantiate_kernel(matmul_many, float_0, float, kFormatF32);
+instantiate_kernel(matmul_many, float_1, float, kFormatF16);
+instantiate_kernel(matmul_many, float_8, float, kFormatQ8_0);
+instantiate_kernel(matmul_many, float_30, float, kFormatBF16);
+instantiate_kernel(matmul_many, float_39, float, kFormatMXFP4);
+instantiate_kernel(matmul_many, bfloat_0, bfloat, kFormatF32);
+instantiate_kernel(matmul_many, bfloat_1, bfloat, kFormatF16);
+instantiate_kernel(matmul_many, bfloat_8, bfloat, kFormatQ8_0);
+instantiate_kernel(matmul_many, bfloat_30, bfloat, kFormatBF16);
+instantiate_kernel(matmul_many, bfloat_39, bfloat, kFormatMXFP4);
+instantiate_kernel(embed, 0, kFormatF32);
+instantiate_kernel(embed, 1, kFormatF16);
+instantiate_kernel(embed, 8, kFormatQ8_0);
+instantiate_kernel(embed, 30, kFormatBF16);
+instantiate_kernel(embed, 39, kFormatMXFP4);
+#endif
