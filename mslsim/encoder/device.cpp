@@ -142,6 +142,12 @@ MTL::Library* Device::get_library(
   return library.get();
 }
 
+MTL::Library* Device::get_library(const std::string&, const std::string& path) {
+  throw std::runtime_error(
+      "[metal::Device] Unable to load metal library from " + path +
+      ": the simulator compiles sources");
+}
+
 void Device::clear_library(const std::string& name) {
   const auto found = libraries_.find(name);
   if (found == libraries_.end()) {

@@ -79,7 +79,7 @@ void CommandEncoder::bind(const array& a, int idx, int64_t offset, Binding::Kind
         "binds index " + std::to_string(idx) + " at offset " + std::to_string(offset) +
         " of " + std::to_string(n_bytes) + " bytes");
   }
-  Binding binding{kind};
+  Binding binding{.kind = kind};
   binding.data = const_cast<char*>(a.data<char>()) + offset;
   binding.n_bytes = static_cast<size_t>(n_bytes - offset);
   binding.memory = a.data_shared_ptr();
@@ -100,7 +100,7 @@ void CommandEncoder::set_raw_bytes(const void* data, size_t n_bytes, int idx) {
         "sets " + std::to_string(n_bytes) + " bytes at index " + std::to_string(idx) +
         "; Metal takes at most " + std::to_string(kMostSetBytes));
   }
-  Binding binding{Binding::kBytes};
+  Binding binding{.kind = Binding::kBytes};
   const auto* begin = static_cast<const char*>(data);
   binding.bytes.assign(begin, begin + n_bytes);
   binding.n_bytes = n_bytes;

@@ -49,7 +49,7 @@ class Tok:
 @dataclass
 class Param:
     kind: str                   # 'buffer' | 'threadgroup' | builtin name
-    index: int
+    index: str                  # a constant expression
     name: str
     type: str
     fc: str | None = None
@@ -568,30 +568,30 @@ class Rewriter:
                 pname = T[q - 1].t
             toks = [t.t for t in T[a:e]]
             ty = ' '.join(toks[:-1])
-            p = Param('buffer', -1, pname, ty)
+            p = Param('buffer', '', pname, ty)
             p.readonly = ('const' in toks and 'device' in toks) or 'constant' in toks
             ptr = '*' in toks or '&' in toks or ']' in toks
             for (x, y) in al:
                 h = T[x].t
                 if h in ('buffer', 'threadgroup') and T[x + 1].t == '(':
                     p.kind = h
-                    p.index = int(eval(self.src(x + 2, y - 1)))
+                    p.index = self.src(x + 2, y - 1)
                 elif h == 'function_constant':
                     p.fc = self.src(x + 2, y - 1)
                 elif ALIAS.get(h, h) in BUILTINS:
                     p.kind = ALIAS.get(h, h)
-            if p.kind == 'buffer' and p.index < 0:
+            if p.kind == 'buffer' and not p.index:
                 if not ptr:
                     self.lints.append(f'{self.where(a)}: error: kernel parameter `{pname}` has no binding attribute')
                 if 'threadgroup' in toks:
                     p.kind = 'threadgroup'
-                    p.index = sum(q.kind == 'threadgroup' for q in params)
+                    p.index = str(sum(q.kind == 'threadgroup' for q in params))
                 else:
-                    while nextbuf in used: nextbuf += 1
-                    p.index = nextbuf
+                    while str(nextbuf) in used: nextbuf += 1
+                    p.index = str(nextbuf)
             if p.kind == 'buffer':
                 used.add(p.index)
-                if p.index > 30: self.lints.append(f'{self.where(a)}: error: buffer index {p.index} > 30')
+                if p.index.isdigit() and int(p.index) > 30: self.lints.append(f'{self.where(a)}: error: buffer index {p.index} > 30')
             params.append(p)
         dup = [p.index for p in params if p.kind == 'buffer' and not p.fc]
         if len(set(dup)) != len(dup):
@@ -619,7 +619,7 @@ class Rewriter:
             kd = {'buffer': 'MSL_BUFFER', 'threadgroup': 'MSL_THREADGROUP'}.get(p.kind, 'MSL_' + p.kind.upper())
             fc = f'&{p.fc}' if p.fc else 'nullptr'
             ty = p.type.replace('\\', '\\\\').replace('"', '\\"')
-            rows.append(f'{{{kd}, {p.index}, "{p.name}", "{ty}", {fc}, {"true" if p.readonly else "false"}}}')
+            rows.append(f'{{{kd}, int({p.index or -1}), "{p.name}", "{ty}", {fc}, {"true" if p.readonly else "false"}}}')
         return f' static constexpr ::msl_param {k.table}[] = {{{", ".join(rows)}}};'
 
     def register(self, tok_i, host, expr, kname, kern):
@@ -743,7 +743,7 @@ class Rewriter:
 
     def cuda_entry(self, u, host, expr, kern):
         nm = re.sub(r'\W', '_', host)
-        rows = ', '.join('{%s, %d}' % ({'buffer': 'MSL_BUFFER', 'threadgroup': 'MSL_THREADGROUP'}.get(p.kind, 'MSL_' + p.kind.upper()), p.index) for p in kern.params)
+        rows = ', '.join('{%s, int(%s)}' % ({'buffer': 'MSL_BUFFER', 'threadgroup': 'MSL_THREADGROUP'}.get(p.kind, 'MSL_' + p.kind.upper()), p.index or -1) for p in kern.params)
         return (f' static constexpr ::msl_param __msl_q_{u}[] = {{{rows}}};'
                 f' extern "C" __attribute__((global)) __attribute__((launch_bounds(1024))) void {nm}(const ::msl_launch a) {{ ::metal::_msl::cuda_thunk<decltype({expr}), {expr}, __msl_q_{u}>::go(a); }}')
 

@@ -167,6 +167,8 @@ class Device {
       const std::string& name, const std::function<std::string(void)>& builder) {
     return get_library(name, {}, builder);
   }
+  // A library that was built ahead of time is machine code for Apple's GPUs: throws.
+  MTL::Library* get_library(const std::string& name, const std::string& path);
   void clear_library(const std::string& name);
 
   MTL::ComputePipelineState* get_kernel(
