@@ -1,6 +1,7 @@
 # make demo    build the package in .venv and generate text with a small model
 # make test    run every check: format, lint, types, layering, tests
 # make venv    build the package again after a change in csrc or metal
+# make mutate  run the kernels' tests on shaders with one mistake each, hours (FAMILIES="route hyper")
 # make tools   install what the tests and checks need
 # The other targets are steps of these, or write files that they check.
 
@@ -16,7 +17,7 @@ CPP := $(shell git ls-files '*.cpp' '*.h')
 METAL := $(wildcard metal/*.metal)
 TINY := build/tiny.gguf
 
-.PHONY: help venv tools demo test lint format types layers stub check-install bench clean
+.PHONY: help venv tools demo test mutate lint format types layers stub check-install bench clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -59,6 +60,9 @@ demo: $(TINY)
 test: lint types layers
 	@echo "== tests"
 	@$(BIN)/python -m pytest -q
+
+mutate: $(VENV)/.tools
+	@$(BIN)/python -m mslsim.mutate $(FAMILIES)
 
 lint: $(VENV)/.tools
 	@echo "== format and lint"

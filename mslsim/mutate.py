@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 
-from mslsim.cache import digest, own_digest
-from mslsim.mutations import Mutant, read_equivalents, shader_mutants
+from mslsim.cache import digest
+from mslsim.exceptions_list import read_exceptions
+from mslsim.mutations import Mutant, shader_mutants
 
 ROOT = Path(__file__).parents[1]
 SHADERS = ROOT / "metal"
@@ -50,7 +51,7 @@ def families_of_files() -> dict[str, list[str]]:
     return families
 
 
-def tests_of(families: Iterable[str]) -> list[Path]:
+def files_of_tests(families: Iterable[str]) -> list[Path]:
     """The files with the tests of kernel families."""
     tests = ROOT / "tests/kernels"
     return [path for family in families for path in sorted(tests.glob(f"test_{family}*.py"))]
@@ -61,8 +62,8 @@ def state_of(families: Iterable[str], mutated: str) -> str:
     files = {
         SHADERS / name for family in families for name in included(SHADERS / f"{family}.metal")
     }
-    texts = [path.read_bytes() for path in sorted(files) + tests_of(families)]
-    return digest(own_digest(), mutated, *texts)
+    texts = [path.read_bytes() for path in sorted(files) + files_of_tests(families)]
+    return digest(mutated, *texts)
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class Worker:
         command += ["-p", "no:cacheprovider", "-p", "mslsim.mutant_tests"]
         command += [f"--metal-sources={self._sources}", f"--killer={self._killer}"]
         command += [f"--first={test}" for test in first]
-        command += map(str, tests_of(families))
+        command += map(str, files_of_tests(families))
         environment = os.environ | {"XDG_CACHE_HOME": str(self._cache)}
         try:
             done = subprocess.run(
@@ -186,7 +187,7 @@ class Run:
             file: sorted(users, key=lambda family: family not in families)
             for file, users in families_of_files().items()
         }
-        self._listed = {equivalent.name for equivalent in read_equivalents(EQUIVALENTS)}
+        self._listed = read_exceptions(EQUIVALENTS, "-+")
         self._n_workers = n_workers
         self._done = 0
         self.mutants = [
