@@ -85,7 +85,8 @@ void AttentionQueries::eval_gpu(const std::vector<mx::array>&, std::vector<mx::a
 void Attention::eval_gpu(
     const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
   if (params_.dim > kAttentionMaxDim) {
-    reject("attention", "D must be <= ", kAttentionMaxDim, " on the GPU; got ", params_.dim);
+    reject(
+        "attention", "D must be <= ", kAttentionMaxDim, " on the GPU; got ", params_.dim);
   }
   allocate(outputs[0]);
   if (outputs[0].size() == 0) {
@@ -106,7 +107,10 @@ void Attention::eval_gpu(
     launch_whole(task);
     return;
   }
-  const int pitch = attention_score_pitch(params_, task.n_tokens(), task.tile_rows());
+  const int last = params_.start + task.n_tokens() - 1;
+  const int pitch = attention_score_pitch(
+      attention_list_rows(last, params_.window, params_.ratio, params_.n_selected),
+      task.tile_rows());
   mx::array scores({task.n_tokens(), params_.n_heads, pitch}, mx::float32, nullptr, {});
   allocate(scores);
   mx::metal::get_command_encoder(stream()).add_temporary(scores);

@@ -90,11 +90,8 @@ constexpr int attention_list_rows(int pos, int window, int ratio, int n_selected
 constexpr int attention_tile_rows(int value_bytes) { return value_bytes == 2 ? 16 : 8; }
 
 // Scores of a head lie this far apart: whole tiles of the longest list of the step, its last.
-constexpr int attention_score_pitch(
-    AttentionParams p, int n_tokens, int tile_rows) {
-  const int last = p.start + n_tokens - 1;
-  const int rows = attention_list_rows(last, p.window, p.ratio, p.n_selected);
-  return attention_tiles(rows, tile_rows) * tile_rows;
+constexpr int attention_score_pitch(int most_rows, int tile_rows) {
+  return attention_tiles(most_rows, tile_rows) * tile_rows;
 }
 
 // Threads of a threadgroup of `attention`, at most: more would not leave 100 registers each.
@@ -112,5 +109,6 @@ constexpr int attention_simdgroups(int n_heads, int dim) {
   return for_scores > for_sums ? for_scores : for_sums;
 }
 static_assert(
-    attention_simdgroups(kAttentionHeads, kAttentionMaxDim) * kSimdWidth <= kAttentionThreads,
+    attention_simdgroups(kAttentionHeads, kAttentionMaxDim) * kSimdWidth <=
+        kAttentionThreads,
     "a threadgroup of `attention` covers all heads and dims");

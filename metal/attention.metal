@@ -170,7 +170,7 @@ template <typename T, int D>
   // Two simdgroups per eight heads: each stores every other matrix of rows.
   const int head = int(simdgroup) / 2 * kMatrixDim + mine.row;
   if (head < heads.n) {
-    const int pitch = attention_score_pitch(p, int(n_groups.z), Tile::kRows);
+    const int pitch = score_pitch(p, n_groups.z, Tile::kRows);
     device float* scores = out + (heads.first_row + head) * pitch + first;
     for (int r = int(simdgroup) % 2 * kMatrixDim; r < Tile::kRows; r += 2 * kMatrixDim) {
       const float2 pair = pair_of_scores(tile, head, r + mine.column);
@@ -205,7 +205,7 @@ template <typename T, int D>
   const int head = int(simdgroup) * kMatrixDim + mine.row;
   const bool is_head = head < heads.n;
   const int dim = int(group.x) * kAttentionSliceDims + kDims * mine.column;
-  scores += (heads.first_row + head) * attention_score_pitch(p, int(n_groups.z), kRows);
+  scores += (heads.first_row + head) * score_pitch(p, n_groups.z, kRows);
   Softmax softmax = start_softmax(is_head ? sinks[heads.first + head] : 0.0f);
   MatrixSums<1, kDims> sums;
   clear(sums);
@@ -224,8 +224,8 @@ template <typename T, int D>
           is_head ? float2(scores[column], scores[column + 1]) : float2(0.0f, 0.0f);
       const device T* row =
           list.row(simd_shuffle(entry, ushort(j * kMatrixDim + mine.row)));
-      values[j].of[0] = row == nullptr ? float4(0.0f)
-                                       : FourValues<T>::widen(stored_four(row + dim));
+      values[j].of[0] =
+          row == nullptr ? float4(0.0f) : FourValues<T>::widen(stored_four(row + dim));
     }
     scale_sums(sums, 0, fold_scores(softmax, weights));
 #pragma unroll

@@ -58,7 +58,10 @@ float fold_scores(thread Softmax& softmax, thread TileScores<kMatrices>& scores)
 // weights and factors in the tile.
 template <typename T, int D>
 void soften_tile(
-    thread Softmax& softmax, threadgroup AttentionTile<T, D>& tile, int head, int column) {
+    thread Softmax& softmax,
+    threadgroup AttentionTile<T, D>& tile,
+    int head,
+    int column) {
   using Tile = AttentionTile<T, D>;
   TileScores<Tile::kRows / kMatrixDim> scores;
   for (int j = 0; j < Tile::kRows / kMatrixDim; ++j) {
@@ -95,7 +98,8 @@ void add_rows(
 #pragma unroll
   for (int f = 0; f < kDims; ++f) {
     const simdgroup_float8x8 right = matrix_of(values.value(f, 0), values.value(f, 1));
-    simdgroup_multiply_accumulate(sums.of[row_tile][f], weights, right, sums.of[row_tile][f]);
+    simdgroup_multiply_accumulate(
+        sums.of[row_tile][f], weights, right, sums.of[row_tile][f]);
   }
 }
 

@@ -94,9 +94,7 @@ template <int kDims>
 struct LaneDims {
   float4 of[kDims / 2];
 
-  float value(int f, int c) const {
-    return of[(c * kDims + f) / 4][(c * kDims + f) % 4];
-  }
+  float value(int f, int c) const { return of[(c * kDims + f) / 4][(c * kDims + f) % 4]; }
 };
 
 // ---- rows
@@ -169,6 +167,13 @@ RowList<T, D> list_rows(
   return list;
 }
 
+// From one head's scores to the next's, in a step of n_tokens.
+inline int score_pitch(constant AttentionParams& p, uint n_tokens, int tile_rows) {
+  const int last = p.start + int(n_tokens) - 1;
+  return attention_score_pitch(
+      attention_list_rows(last, p.window, p.ratio, p.n_selected), tile_rows);
+}
+
 // Whether a tile has work to do; its entries are those of the simdgroup's lanes.
 inline bool names_rows(int entry) { return simd_any(entry != kNoRow); }
 
@@ -202,17 +207,21 @@ struct AttentionTile {
   static constant constexpr int kScorePitch = kRows == 8 ? 8 : kRows + 8;
 
   typename FourValues<T>::Aligned rows[kRows * kRowPitch / 4];
-  float scores[2][kAttentionHeads * kScorePitch];  // of half the blocks each; [0]: weights
-  float factors[kAttentionHeads];                  // of the sums so far; at last, totals
-  float masks[kRows];                              // replaces scores where it is not 0
+  float scores[2]
+              [kAttentionHeads * kScorePitch];  // of half the blocks each; [0]: weights
+  float factors[kAttentionHeads];               // of the sums so far; at last, totals
+  float masks[kRows];                           // replaces scores where it is not 0
 };
-static_assert(sizeof(AttentionTile<bfloat, kAttentionMaxDim>) <= 32768, "threadgroup memory");
-static_assert(sizeof(AttentionTile<float, kAttentionMaxDim>) <= 32768, "threadgroup memory");
+static_assert(
+    sizeof(AttentionTile<bfloat, kAttentionMaxDim>) <= 32768, "threadgroup memory");
+static_assert(
+    sizeof(AttentionTile<float, kAttentionMaxDim>) <= 32768, "threadgroup memory");
 
 // Dims [dim, dim + 4) of a row of the tile.
 template <typename T, int D>
 float4 tile_four(const threadgroup AttentionTile<T, D>& tile, int row, int dim) {
-  return FourValues<T>::widen(tile.rows[(row * AttentionTile<T, D>::kRowPitch + dim) / 4]);
+  return FourValues<T>::widen(
+      tile.rows[(row * AttentionTile<T, D>::kRowPitch + dim) / 4]);
 }
 
 inline float mask_of(int entry) {
