@@ -1,6 +1,7 @@
 # make demo    build the package in .venv and generate text with a small model
 # make test    run every check: format, lint, types, layering, tests
 # make venv    build the package again after a change in csrc or metal
+# make seeded-bugs   break shaders on purpose, one place at a time: a test must turn red
 # make tools   install what the tests and checks need
 # The other targets are steps of these, or write files that they check.
 
@@ -16,7 +17,7 @@ CPP := $(shell git ls-files '*.cpp' '*.h')
 METAL := $(wildcard metal/*.metal)
 TINY := build/tiny.gguf
 
-.PHONY: help venv tools demo test lint format types layers stub check-install bench clean
+.PHONY: help venv tools demo test lint format types layers stub seeded-bugs check-install bench clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -84,6 +85,9 @@ layers: $(VENV)/.tools
 
 stub: $(VENV)/.tools
 	@$(BIN)/python tests/write_stub.py python/mlx_dsv4/_ext.pyi
+
+seeded-bugs: $(VENV)/.tools
+	@$(BIN)/python tests/run_seeded_bugs.py
 
 # A wheel in an environment of its own, as `pip install '.[cpu]'` gives a user.
 check-install:
