@@ -73,10 +73,11 @@ mx::array MappedFile::view(size_t offset, const std::vector<int>& dims) {
     return mx::array(
         mx::allocator::Data(buffer, [self](mx::allocator::Buffer) {}), shape, mx::uint8);
   }
-  // Metal adopts whole pages.
-  const size_t shift =
-      reinterpret_cast<uintptr_t>(data) % static_cast<size_t>(getpagesize());
-  const auto buffer = mx::allocator::make_buffer(data - shift, n_bytes + shift);
+  // Metal adopts whole pages; a mapping ends with one.
+  const auto page = static_cast<size_t>(getpagesize());
+  const size_t shift = reinterpret_cast<uintptr_t>(data) % page;
+  const size_t n_pages = (shift + n_bytes + page - 1) / page;
+  const auto buffer = mx::allocator::make_buffer(data - shift, n_pages * page);
   if (buffer.ptr() == nullptr) {
     throw std::runtime_error(
         "[MappedFile.view] Metal cannot adopt the pages of " + path_);

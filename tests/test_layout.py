@@ -40,10 +40,12 @@ def test_all_families_are_built() -> None:
 def test_a_kernel_family_has_every_part(family: str) -> None:
     parts = (
         f"metal/{family}.h",
+        f"metal/{family}.metal",
         f"csrc/{family}.h",
         f"csrc/{family}.cpp",
         f"csrc/{family}_cpu.h",
         f"csrc/{family}_cpu.cpp",
+        f"csrc/{family}_metal.cpp",
         f"python/mlx_dsv4/ops/{family}.py",
         f"python/mlx_dsv4/reference/{family}.py",
         f"tests/kernels/test_{family}.py",
@@ -97,7 +99,7 @@ def test_the_tree_speaks_in_the_present_tense(path: Path) -> None:
 @pytest.mark.parametrize("path", PROSE, ids=relative)
 def test_paths_named_in_prose_exist(path: Path) -> None:
     text = path.read_text()
-    folders = "csrc|metal|python|tests|benchmarks|docs|examples"
+    folders = "csrc|metal|mslsim|macos|python|tests|benchmarks|docs|examples"
     named = re.findall(rf"`((?:{folders})/[\w./]+)`", text)
     links = re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", text)
     missing = [name for name in named if not (ROOT / name).exists()]
