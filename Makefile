@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 BACKEND := $(if $(filter Darwin,$(shell uname -s)),,cpu)
 # The tests run the Metal kernels on a simulator, where its assembly is this machine's.
 SIMULATOR := $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m))
-NATIVE := pyproject.toml CMakeLists.txt $(wildcard csrc/* metal/* mslsim/*/*.cpp mslsim/*/*.h)
+NATIVE := pyproject.toml CMakeLists.txt $(wildcard csrc/* metal/*.* mslsim/*/*.cpp mslsim/*/*.h)
 CPP := $(shell git ls-files '*.cpp' '*.h')
 METAL := $(wildcard metal/*.metal)
 TINY := build/tiny.gguf
@@ -67,6 +67,8 @@ lint: $(VENV)/.tools
 	@$(BIN)/clang-format --dry-run --Werror $(CPP)
 	@for file in $(METAL); do \
 		$(BIN)/clang-format --assume-filename=$$file.cpp < $$file | diff -u $$file - || exit 1; done
+	@echo "== shaders, by the rules of MSL 3.1 and 4.1"
+	@$(BIN)/python metal/lint/check_shaders.py $(METAL)
 
 format: $(VENV)/.tools
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
@@ -77,6 +79,7 @@ format: $(VENV)/.tools
 types: $(VENV)/.tools
 	@echo "== types"
 	@$(BIN)/mypy
+	@$(BIN)/mypy macos metal/lint metal/embed_metal.py
 
 layers: $(VENV)/.tools
 	@echo "== layering"
