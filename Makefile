@@ -2,6 +2,7 @@
 # make test    run every check: format, lint, types, layering, tests
 # make venv    build the package again after a change in csrc or metal
 # make tools   install what the tests and checks need
+# make wheel-macos   build a wheel for arm64 macOS in dist, on Linux, and check it
 # The other targets are steps of these, or write files that they check.
 
 PYTHON ?= python3
@@ -16,7 +17,7 @@ CPP := $(shell git ls-files '*.cpp' '*.h')
 METAL := $(wildcard metal/*.metal)
 TINY := build/tiny.gguf
 
-.PHONY: help venv tools demo test lint format types layers stub check-install bench clean
+.PHONY: help venv tools demo test lint format types layers stub wheel-macos check-install bench clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -88,11 +89,20 @@ layers: $(VENV)/.tools
 stub: $(VENV)/.tools
 	@$(BIN)/python tests/write_stub.py python/mlx_dsv4/_ext.pyi
 
-# A wheel in an environment of its own, as `pip install '.[cpu]'` gives a user.
+# Needs clang 19 for macOS; without it the script says what to install.
+wheel-macos: $(VENV)/.tools
+	@echo "== building a wheel for arm64 macOS against MLX's own library (some minutes)"
+	@$(BIN)/python macos/build_wheel.py
+
+# From the source distribution, in an environment of its own, as pip gives it to a user.
 check-install:
-	@echo "== installing into a clean environment"
-	@rm -rf build/clean && $(PYTHON) -m venv build/clean
-	@build/clean/bin/python -m pip install --quiet '.$(if $(BACKEND),[$(BACKEND)])'
+	@echo "== building the source distribution, installing it into a clean environment"
+	@rm -rf build/clean build/sdist && $(PYTHON) -m venv build/clean
+	@build/clean/bin/python -m pip install --quiet build
+	@build/clean/bin/python -m build --sdist --outdir build/sdist . > build/sdist.log || \
+		{ cat build/sdist.log; exit 1; }
+	@build/clean/bin/python -m pip install --quiet \
+		"$$(echo build/sdist/*.tar.gz)$(if $(BACKEND),[$(BACKEND)])"
 	@cd build && clean/bin/mlx-dsv4 doctor && clean/bin/python -c 'from mlx_dsv4 import Engine'
 
 bench: $(VENV)/.package

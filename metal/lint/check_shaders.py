@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dialect import CXX17, Problem, translate
+from one_definition import clashes
 
 VERSIONS = (310, 410)
 LIBRARY = Path(__file__).parent / "include"
@@ -103,7 +104,7 @@ def check_shaders(paths: list[Path]) -> dict[Problem, list[int]]:
             versions = found.setdefault(problem, [])
             if version not in versions:
                 versions.append(version)
-    return found
+    return found | {problem: list(VERSIONS) for problem in clashes(paths)}
 
 
 def main() -> int:

@@ -7,6 +7,7 @@ import pytest
 
 from check_shaders import CLANG, check_shaders, diagnostics
 from dialect import opencl, segments, with_thread_methods
+from one_definition import clashes
 
 PLANTED = Path(__file__).parent / "planted.metal"
 VERSIONS = {"": [310, 410], "3.1: ": [310], "4.1: ": [410]}
@@ -107,6 +108,17 @@ def test_a_copy_from_constant_is_no_problem() -> None:
     )
     assert list(diagnostics(error + note)) == []
     assert len(list(diagnostics(error))) == 1
+
+
+def test_two_shaders_define_one_name_alike(tmp_path: Path) -> None:
+    shared = "struct Pair {\n  int first;\n};\n\ninline int twice(int x) {\n  return x + x;\n}\n"
+    (tmp_path / "a.metal").write_text(f"{shared}inline int f(int x) {{ return x; }}\n")
+    (tmp_path / "b.metal").write_text(f"{shared}inline int f(float x) {{ return 1; }}\n")
+    paths = [tmp_path / "a.metal", tmp_path / "b.metal"]
+    assert list(clashes(paths)) == []
+    paths[1].write_text(shared.replace("x + x", "2 * x").replace("first", "second"))
+    messages = [f"{problem.line} {problem.message.split(' is')[0]}" for problem in clashes(paths)]
+    assert messages == ["5 twice(int x)", "1 struct Pair"]
 
 
 def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
