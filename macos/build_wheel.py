@@ -131,14 +131,19 @@ def main() -> int:
     """Builds ``dist/mlx_dsv4-*-macosx_14_0_arm64.whl`` and checks it."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--dist", type=Path, default=ROOT / "dist")
-    destination = parser.parse_args().dist
-    if packages := missing_packages():
-        print(f"the build for macOS needs: apt-get install {' '.join(packages)}", file=sys.stderr)
+    parser.add_argument("--missing", action="store_true", help="print the packages to install")
+    given = parser.parse_args()
+    packages = " ".join(missing_packages())
+    if given.missing:
+        print(packages)
+        return 0
+    if packages:
+        print(f"the build for macOS needs: apt-get install {packages}", file=sys.stderr)
         return 1
     BUILD.mkdir(parents=True, exist_ok=True)
     mlx = download_mlx()
     sysroot, headers = prepare_sysroot(), prepare_python_headers()
-    wheel = build(mlx, sysroot, headers, destination)
+    wheel = build(mlx, sysroot, headers, given.dist)
     print(f"== checking {wheel.relative_to(ROOT) if wheel.is_relative_to(ROOT) else wheel}")
     return report(check_wheel(wheel, mlx, sysroot, ROOT))
 
