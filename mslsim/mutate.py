@@ -214,12 +214,12 @@ class Run:
 
     def run(self) -> None:
         """Runs the tests on each mutant that has no outcome yet, mutants of boundaries first."""
-        todo = [mutant for mutant in self.mutants if self.result(mutant) is None]
-        todo.sort(key=lambda mutant: mutant.negates)
+        pending = [mutant for mutant in self.mutants if self.result(mutant) is None]
+        pending.sort(key=lambda mutant: mutant.negates)
         workers: Queue[Worker] = Queue()
-        for number in range(self._n_workers if todo else 0):
+        for number in range(self._n_workers if pending else 0):
             workers.put(Worker(number))
-        print(f"{len(self.mutants)} mutants, {len(todo)} of them to run", flush=True)
+        print(f"{len(self.mutants)} mutants, {len(pending)} of them to run", flush=True)
         self._done = 0
 
         def decide(mutant: Mutant) -> None:
@@ -232,10 +232,10 @@ class Run:
                 workers.put(worker)
             self._done += 1
             by = f" by {outcome.test.rpartition('::')[2]}: {outcome.why}" if outcome.test else ""
-            print(f"[{self._done}/{len(todo)}] {outcome.result}{by}\n{mutant}", flush=True)
+            print(f"[{self._done}/{len(pending)}] {outcome.result}{by}\n{mutant}", flush=True)
 
         with ThreadPoolExecutor(self._n_workers) as pool:
-            list(pool.map(decide, todo))
+            list(pool.map(decide, pending))
 
     def check_killers(self) -> None:
         """Runs the tests that killed a mutant on the shaders as they are.
