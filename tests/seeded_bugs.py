@@ -114,6 +114,55 @@ SEEDED_BUGS = [
         "test_hyper.py::test_inputs_may_begin_at_any_float",
         "aligned vectors loaded where rows begin anywhere",
     ),
+    SeededBug(
+        "indexer.metal",
+        "const int n_seen = visible_rows(p.start + token, p.ratio);\n    HeadSums",
+        "const int n_seen = visible_rows(p.start + token + 1, p.ratio);\n    HeadSums",
+        "test_indexer.py::test_scores_match_reference",
+        "a token sees a row that the next one closes",
+    ),
+    SeededBug(
+        "indexer_tile.h",
+        "row < count && kStepDims",
+        "row <= count && kStepDims",
+        "test_indexer.py::test_any_number_of_rows_is_scored_and_selected_from",
+        "the row after the last readable one is loaded",
+    ),
+    SeededBug(
+        "indexer_tile.h",
+        "simd_shuffle_xor(sum, ushort(1))",
+        "simd_shuffle_xor(sum, ushort(2))",
+        "test_indexer.py::test_scores_match_reference",
+        "lane of another row in the sum over heads",
+    ),
+    SeededBug(
+        "indexer.metal",
+        "launch.group_tiles == 1 &&",
+        "launch.group_tiles <= 16 &&",
+        "test_indexer.py::test_a_token_is_scored_alike_alone_and_with_others",
+        "rows of the first tile kept for the others",
+    ),
+    SeededBug(
+        "indexer.metal",
+        "clamp(n_seen - first, 0, kIndexerSliceRows)",
+        "clamp(n_seen - first, 0, kIndexerSliceRows - 1)",
+        "test_indexer_select.py::test_tokens_of_one_call_may_see_different_slices",
+        "last row of a slice is no candidate",
+    ),
+    SeededBug(
+        "best_rows.h",
+        "popcount(all_equal & lower_lanes)",
+        "popcount(all_equal & ~lower_lanes)",
+        "test_indexer_select.py::test_topk_of_hard_scores",
+        "equal scores go to the higher row",
+    ),
+    SeededBug(
+        "best_rows.h",
+        "if (magnitude > 0x7f800000u) {",
+        "if (magnitude > 0x7fffffffu) {",
+        "test_indexer_select.py::test_topk_of_hard_scores",
+        "NaN is selected like a number",
+    ),
 ]
 
 
