@@ -105,11 +105,17 @@ def test_listing_every_visible_row_is_the_same_as_no_list(executor: str) -> None
     assert same_bits(ops.attention(**inputs), ops.attention(**(inputs | {"selected": listed})))
 
 
-def test_no_selected_row_leaves_the_window(executor: str) -> None:
-    inputs = make_inputs(Case(2, 8, 16, 130, 4, rope_dim=8))
-    none = mx.full((2, 40), -1, dtype=mx.int32)
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float32], ids=["bf16", "f32"])
+@pytest.mark.parametrize("n_tokens", [2, 16])
+def test_no_selected_row_leaves_the_window(n_tokens: int, dtype: mx.Dtype, executor: str) -> None:
+    inputs = make_inputs(Case(n_tokens, 3, 16, 20, 4, window=8, rope_dim=8, dtype=dtype))
     without = ops.attention(**(inputs | {"ratio": 0}))
-    assert same_bits(without, ops.attention(**(inputs | {"selected": none})))
+    selected = np.full((n_tokens, 70), -1, np.int32)
+    assert same_bits(without, ops.attention(**(inputs | {"selected": mx.array(selected)})))
+    selected[:, -1] = 0  # behind tiles that name no row
+    last = ops.attention(**(inputs | {"selected": mx.array(selected)}))
+    expected = expected_output(inputs, selected=selected)
+    assert (np.abs(to_numpy(last) - expected) <= output_bound(inputs, expected)).all()
 
 
 def test_large_logits_and_sinks_stay_finite(executor: str) -> None:
