@@ -197,12 +197,13 @@ def test_reference_on_numbers_worked_by_hand() -> None:
     np.testing.assert_allclose(out, [[[1.0, 2.0]]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("row", [-2, 33, 34, 10**6, -(2**31), 2**31 - 1])
+@pytest.mark.parametrize("row", [-2, 33, 10**6, -(2**31), 2**31 - 1])
 @pytest.mark.parametrize("n_tokens", [2, 17])
 def test_a_selected_row_that_is_not_visible_is_named_or_gives_nan(
     n_tokens: int, row: int, executor: str
 ) -> None:
     inputs = make_inputs(Case(n_tokens, 8, 16, 132 - n_tokens, 4, rope_dim=8))
+    inputs["attention_kv"] = mx.nan_to_num(inputs["attention_kv"])  # rows 33 to 37 are numbers
     selected = np.full((n_tokens, 2), -1, np.int32)
     good = ops.attention(**(inputs | {"selected": mx.array(selected)}))
     mx.eval(good)
