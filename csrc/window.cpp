@@ -41,7 +41,8 @@ mx::array window_rows(
   return mx::array(
       kv.shape(),
       dtype,
-      std::make_shared<WindowRows>(stream, WindowRowsParams{dim, pairs, kind, eps}),
+      std::make_shared<WindowRows>(
+          stream, WindowRowsParams{n_tokens, dim, pairs, kind, eps}),
       {dense(kv, stream), dense(norm, stream), dense(rotation, stream)});
 }
 

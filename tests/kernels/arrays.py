@@ -21,3 +21,10 @@ def same_bits(a: mx.array, b: mx.array) -> bool:
 def strided(a: mx.array) -> mx.array:
     """The same values as a view whose last axis is not contiguous."""
     return mx.repeat(a, 2, axis=-1)[..., ::2]
+
+
+def shifted(a: mx.array) -> mx.array:
+    """The same values as a row-contiguous view that begins at the second element of its buffer."""
+    view = mx.concatenate([mx.zeros(1, a.dtype), a.reshape(-1)])[1:].reshape(a.shape)
+    mx.eval(view)
+    return view

@@ -1,12 +1,13 @@
 """Window kernels against their reference: rows of tokens, and the ring that keeps them."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
-from arrays import EPS, same_bits, strided, to_numpy
+from arrays import EPS, same_bits, shifted, strided, to_numpy
 from mlx_dsv4 import ops, reference
 from mlx_dsv4.reference.rounding import round_trip, to_row_dtype
 
@@ -27,6 +28,7 @@ class Case:
 CASES = [
     Case(1, 512, 64),  # V4-Flash, decode
     Case(40, 512, 64),  # more tokens than one piece of work
+    Case(2, 1088, 64),  # half of the slices that a simdgroup holds
     Case(7, 192, 64),
     Case(3, 80, 16),  # one FP8 block and the tail
     Case(2, 64, 0),  # nothing rotates
@@ -72,7 +74,7 @@ def assert_close_rows(rows: mx.array, expected: np.ndarray, relative: float) -> 
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_rows_match_reference(case: Case, isa: str) -> None:
+def test_rows_match_reference(case: Case, executor: str) -> None:
     rows = make_rows(case)
     mx.eval(rows)
     assert_close_rows(
@@ -82,7 +84,7 @@ def test_rows_match_reference(case: Case, isa: str) -> None:
 
 @pytest.mark.parametrize("case", BLOCKS_OF_64, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_stored_rows_are_the_rounded_float32_rows(case: Case, dtype: str, isa: str) -> None:
+def test_stored_rows_are_the_rounded_float32_rows(case: Case, dtype: str, executor: str) -> None:
     stored = make_rows(case, dtype=dtype, round_trip="fp8")
     unrounded = to_numpy(make_rows(case))
     expected = to_row_dtype(round_trip(unrounded, "fp8", case.rope_dim), dtype)
@@ -92,7 +94,7 @@ def test_stored_rows_are_the_rounded_float32_rows(case: Case, dtype: str, isa: s
 
 
 @pytest.mark.parametrize("case", BLOCKS_OF_64, ids=str)
-def test_fp8_rows_match_reference_to_one_code(case: Case, isa: str) -> None:
+def test_fp8_rows_match_reference_to_one_code(case: Case, executor: str) -> None:
     rows = make_rows(case, dtype="bfloat16", round_trip="fp8")
     expected = expected_rows(case, dtype="bfloat16", round_trip="fp8")
     # A value near the middle of two codes may go either way: codes of a block are at most
@@ -102,7 +104,7 @@ def test_fp8_rows_match_reference_to_one_code(case: Case, isa: str) -> None:
     assert agree > 0.99
 
 
-def test_rows_on_numbers_worked_by_hand(isa: str) -> None:
+def test_rows_on_numbers_worked_by_hand(executor: str) -> None:
     kv = mx.full((1, 16), 2.0)  # rms 2
     quarter_turn = mx.array([[[0.0, 1.0]]])
     rows = ops.window_rows(
@@ -111,7 +113,7 @@ def test_rows_on_numbers_worked_by_hand(isa: str) -> None:
     assert rows.tolist() == [[3.0] * 14 + [-3.0, 3.0]]
 
 
-def test_a_row_does_not_depend_on_its_batch(isa: str) -> None:
+def test_a_row_does_not_depend_on_its_batch(executor: str) -> None:
     case, arrays = CASES[1], make(CASES[1])
     together = make_rows(case, dtype="bfloat16", round_trip="fp8")
     for t in range(case.n_tokens):
@@ -126,6 +128,16 @@ def test_a_row_does_not_depend_on_its_batch(isa: str) -> None:
         assert same_bits(alone, together[t : t + 1])
 
 
+def test_thread_orders_agree_to_the_bit(each_order: Callable[[], Iterator[str]]) -> None:
+    case, results = Case(300, 512, 64), []
+    for _ in each_order():
+        results.append(make_rows(case, dtype="bfloat16", round_trip="fp8"))
+        mx.eval(results[-1])
+    assert all(same_bits(rows, results[0]) for rows in results)
+    expected = expected_rows(case, dtype="bfloat16", round_trip="fp8")
+    assert_close_rows(results[0], expected, 2**-3 + row_bound(case))
+
+
 @pytest.mark.parametrize("case", BLOCKS_OF_64, ids=str)
 @pytest.mark.parametrize("kind", ["none", "fp8"])
 def test_instruction_sets_agree_to_the_bit(case: Case, kind: str, each_isa: list[str]) -> None:
@@ -136,8 +148,8 @@ def test_instruction_sets_agree_to_the_bit(case: Case, kind: str, each_isa: list
     assert all(same_bits(rows, results[0]) for rows in results)
 
 
-def test_nan_stays_in_its_row(isa: str) -> None:
-    arrays = make(CASES[2])
+def test_nan_stays_in_its_row(executor: str) -> None:
+    arrays = make(CASES[3])
     poisoned = to_numpy(arrays["kv"])
     poisoned[1, 5] = np.nan
     rows = ops.window_rows(
@@ -146,19 +158,30 @@ def test_nan_stays_in_its_row(isa: str) -> None:
         round_trip="fp8",
         dtype=mx.bfloat16,
     )
-    clean = make_rows(CASES[2], dtype="bfloat16", round_trip="fp8")
+    clean = make_rows(CASES[3], dtype="bfloat16", round_trip="fp8")
     assert np.isnan(to_numpy(rows[1])).all()
     assert same_bits(rows[2:], clean[2:])
     assert same_bits(rows[:1], clean[:1])
 
 
-def test_strided_inputs_are_accepted() -> None:
-    views = {name: strided(a) for name, a in make(CASES[2]).items()}
+def test_strided_inputs_are_accepted(executor: str) -> None:
+    views = {name: strided(a) for name, a in make(CASES[3]).items()}
     rows = ops.window_rows(**views, eps=ROW_EPS, round_trip="none", dtype=mx.float32)
-    assert same_bits(rows, make_rows(CASES[2]))
+    assert same_bits(rows, make_rows(CASES[3]))
 
 
-def test_no_tokens_give_no_rows() -> None:
+def test_inputs_may_begin_at_any_float(executor: str) -> None:
+    views = {name: shifted(a) for name, a in make(CASES[3]).items()}
+    rows = ops.window_rows(**views, eps=ROW_EPS, round_trip="none", dtype=mx.float32)
+    assert same_bits(rows, make_rows(CASES[3]))
+
+
+def test_rows_that_a_simdgroup_cannot_hold_are_refused(simulator: str) -> None:
+    with pytest.raises(RuntimeError, match=r"\[window_rows\] D must be at most 2048 on the GPU"):
+        mx.eval(make_rows(Case(1, 2064, 64)))
+
+
+def test_no_tokens_give_no_rows(executor: str) -> None:
     rows = make_rows(Case(0, 64, 16))
     mx.eval(rows)
     assert rows.shape == (0, 64)

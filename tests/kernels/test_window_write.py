@@ -3,10 +3,10 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from arrays import same_bits, strided, to_numpy
+from arrays import same_bits, shifted, strided, to_numpy
 from mlx_dsv4 import ops, reference
 
 WINDOW, N_ROWS, DIM = 8, 5, 32
@@ -30,23 +30,27 @@ def make_rows(n_tokens: int, dtype: mx.Dtype, seed: int = 0) -> mx.array:
 @pytest.mark.parametrize(
     "n_tokens", [0, 1, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW + 1, 5 * WINDOW]
 )
-def test_write_matches_reference(dtype: mx.Dtype, start: int, n_tokens: int) -> None:
+def test_write_matches_reference(dtype: mx.Dtype, start: int, n_tokens: int, executor: str) -> None:
     buffer, rows = held(dtype), make_rows(n_tokens, dtype)
     expected = reference.window_write(to_numpy(buffer), to_numpy(rows), start=start, window=WINDOW)
     written = ops.window_write(buffer, rows, start=start, window=WINDOW)
     np.testing.assert_array_equal(to_numpy(written), expected)
 
 
-def test_positions_a_window_apart_share_a_slot() -> None:
+def test_positions_a_window_apart_share_a_slot(executor: str) -> None:
     buffer = ops.window_write(held(mx.float32), mx.zeros((1, DIM)), start=0, window=WINDOW)
     buffer = ops.window_write(buffer, mx.ones((1, DIM)), start=WINDOW, window=WINDOW)
     assert buffer[0].tolist() == [1.0] * DIM
     assert np.isnan(to_numpy(buffer[1:])).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(chunks=st.lists(st.integers(0, 3 * WINDOW), min_size=1, max_size=12))
-def test_ring_equals_the_tail_of_the_whole_history(chunks: list[int]) -> None:
+def test_ring_equals_the_tail_of_the_whole_history(chunks: list[int], executor: str) -> None:
     history = make_rows(sum(chunks), mx.bfloat16)
     buffer, start = held(mx.bfloat16), 0
     for n_tokens in chunks:
@@ -60,7 +64,7 @@ def test_ring_equals_the_tail_of_the_whole_history(chunks: list[int]) -> None:
     assert np.isnan(to_numpy(buffer[len(kept) :])).all()
 
 
-def test_every_bit_pattern_is_written_as_it_is() -> None:
+def test_every_bit_pattern_is_written_as_it_is(executor: str) -> None:
     patterns = mx.arange(65536, dtype=mx.uint32).astype(mx.uint16).view(mx.bfloat16)
     rows = patterns.reshape(128, 512)
     buffer = mx.zeros((130, 512), mx.bfloat16)
@@ -68,14 +72,41 @@ def test_every_bit_pattern_is_written_as_it_is() -> None:
     assert same_bits(written[:128].view(mx.uint16), rows.view(mx.uint16))
 
 
-def test_strided_rows_are_accepted() -> None:
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dim", [1, 6, 1028])
+def test_rows_of_any_width_are_written(dim: int, dtype: mx.Dtype, executor: str) -> None:
+    values = np.random.default_rng(1).standard_normal((2, 3, dim)).astype(np.float32)
+    buffer, rows = (shifted(mx.array(a).astype(dtype)) for a in values)
+    expected = reference.window_write(to_numpy(buffer), to_numpy(rows), start=4, window=2)
+    written = ops.window_write(buffer, rows, start=4, window=2)
+    np.testing.assert_array_equal(to_numpy(written), expected)
+
+
+def test_a_write_waits_for_kernels_that_read_the_ring(simulator: str) -> None:
+    ring = held(mx.float32, 2.0)[:WINDOW]
+    reader = ops.window_rows(
+        ring,
+        mx.ones(DIM),
+        mx.zeros((WINDOW, 0, 2)),
+        eps=0.0,
+        round_trip="none",
+        dtype=mx.float32,
+    )
+    written = ops.window_write(
+        ring, make_rows(3, mx.float32), start=0, window=WINDOW, after=[reader]
+    )
+    mx.eval(written)  # the simulator refuses a write that was not ordered
+    assert to_numpy(reader).tolist() == [[1.0] * DIM] * WINDOW
+
+
+def test_strided_rows_are_accepted(executor: str) -> None:
     rows = make_rows(3, mx.float32)
     plain = ops.window_write(held(mx.float32), rows, start=6, window=WINDOW)
     views = ops.window_write(held(mx.float32), strided(rows), start=6, window=WINDOW)
     assert same_bits(plain, views)
 
 
-def test_the_buffer_is_never_copied() -> None:
+def test_the_buffer_is_never_copied(executor: str) -> None:
     buffer = held(mx.bfloat16, 0.0)
     address = ops.data_pointer(buffer)
     handles = [buffer]  # every handle stays alive, and so does a reader in flight
@@ -104,7 +135,7 @@ def read_after_every_write(n_writes: int, *, ordered: bool) -> list[float]:
     return [reader.item() for reader in readers]
 
 
-def test_readers_named_in_after_see_the_ring_before_the_write() -> None:
+def test_readers_named_in_after_see_the_ring_before_the_write(executor: str) -> None:
     assert read_after_every_write(40, ordered=True) == [float(n) for n in range(1, 41)]
 
 
@@ -113,7 +144,7 @@ def test_readers_left_out_of_after_see_later_writes() -> None:
 
 
 @pytest.mark.parametrize("layout", ["transposed", "broadcast", "strided"])
-def test_a_buffer_that_cannot_alias_is_refused_untouched(layout: str) -> None:
+def test_a_buffer_that_cannot_alias_is_refused_untouched(layout: str, executor: str) -> None:
     square = mx.zeros((DIM, DIM))
     view = {
         "transposed": square.T,
@@ -127,7 +158,7 @@ def test_a_buffer_that_cannot_alias_is_refused_untouched(layout: str) -> None:
     assert (mx.ones(3) + 1).tolist() == [2, 2, 2]  # the stream still works
 
 
-def test_a_slice_of_whole_rows_is_written_in_place() -> None:
+def test_a_slice_of_whole_rows_is_written_in_place(executor: str) -> None:
     buffer = mx.zeros((20, DIM))
     mx.eval(buffer)
     ring = buffer[4:12]
