@@ -1,6 +1,7 @@
 # make demo    build the package in .venv and generate text with a small model
 # make test    run every check: format, lint, types, layering, tests
 # make venv    build the package again after a change in csrc or metal
+# make seeded-bugs   break shaders on purpose, one place at a time: a test must turn red
 # make tools   install what the tests and checks need
 # make wheel-macos   build a wheel for arm64 macOS in dist, on Linux, and check it
 # The other targets are steps of these, or write files that they check.
@@ -17,7 +18,7 @@ CPP := $(shell git ls-files '*.cpp' '*.h')
 METAL := $(wildcard metal/*.metal)
 TINY := build/tiny.gguf
 
-.PHONY: help venv tools demo test lint format types layers stub wheel-macos check-install bench clean
+.PHONY: help venv tools demo test lint format types layers stub seeded-bugs wheel-macos check-install bench clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -88,6 +89,9 @@ layers: $(VENV)/.tools
 
 stub: $(VENV)/.tools
 	@$(BIN)/python tests/write_stub.py python/mlx_dsv4/_ext.pyi
+
+seeded-bugs: $(VENV)/.tools
+	@$(BIN)/python tests/run_seeded_bugs.py
 
 # Needs clang 19 for macOS; without it the script says what to install.
 wheel-macos: $(VENV)/.tools

@@ -583,10 +583,11 @@ void msl_dispatch(msl_launch* L) {
     d.bufptrs[i] = nullptr; if (!L->buffer_data[i]) continue;
     // [guard 1 MiB][slack .. data][guard 1 MiB]; the data ends flush (16-byte granularity) with the upper guard
     Buf& b = d.bufs[i]; b.size = L->buffer_bytes[i]; b.flags = L->buffer_flags[i];
-    size_t body = (b.size + PAGE - 1) / PAGE * PAGE; if (!body) body = PAGE; size_t guard = 1 << 20;
+    size_t begin = b.flags / MSL_BEGIN & 15; b.flags &= MSL_BEGIN - 1;
+    size_t body = (b.size + begin + PAGE - 1) / PAGE * PAGE; if (!body) body = PAGE; size_t guard = 1 << 20;
     char* m = (char*)mmap(nullptr, body + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     mprotect(m + guard, body, PROT_READ | PROT_WRITE);
-    size_t pad = (body - b.size) & ~15ull;
+    size_t pad = ((body - b.size - begin) & ~15ull) + begin;
     b.map = m; b.maplen = body + 2 * guard; b.base = m + guard + pad;
     if (b.flags & F_FRESH) memset(b.base, 0xff, b.size); else memcpy(b.base, L->buffer_data[i], b.size);
     memset(m + guard, 0xff, pad); memset(b.base + b.size, 0xff, body - pad - b.size);

@@ -281,9 +281,7 @@ def test_nan_stays_in_its_token(executor: str) -> None:
 
 
 @pytest.mark.parametrize("case", [Case(1, 4, 4096), Case(33, 4, 256)], ids=str)
-def test_threads_change_no_bit(
-    case: Case, each_thread_count: Callable[[], Iterator[int]]
-) -> None:
+def test_threads_change_no_bit(case: Case, each_thread_count: Callable[[], Iterator[int]]) -> None:
     results = [run_all(case) for _ in each_thread_count()]
     for other in results[1:]:
         assert all(same_bits(a, b) for a, b in zip(results[0], other, strict=True))
