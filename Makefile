@@ -18,7 +18,8 @@ CPP := $(shell git ls-files '*.cpp' '*.h')
 METAL := $(wildcard metal/*.metal)
 TINY := build/tiny.gguf
 
-.PHONY: help venv tools demo test lint format types layers stub seeded-bugs wheel-macos check-install bench clean
+.PHONY: help venv tools demo test lint format types layers stub seeded-bugs wheel-macos \
+	check-install bench clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -99,12 +100,10 @@ wheel-macos: $(VENV)/.tools
 	@$(BIN)/python macos/build_wheel.py
 
 # From the source distribution, in an environment of its own, as pip gives it to a user.
-check-install:
+check-install: $(VENV)/.tools
 	@echo "== building the source distribution, installing it into a clean environment"
 	@rm -rf build/clean build/sdist && $(PYTHON) -m venv build/clean
-	@build/clean/bin/python -m pip install --quiet build
-	@build/clean/bin/python -m build --sdist --outdir build/sdist . > build/sdist.log || \
-		{ cat build/sdist.log; exit 1; }
+	@$(BIN)/python -c 'from scikit_build_core.build import build_sdist; build_sdist("build/sdist")'
 	@build/clean/bin/python -m pip install --quiet \
 		"$$(echo build/sdist/*.tar.gz)$(if $(BACKEND),[$(BACKEND)])"
 	@cd build && clean/bin/mlx-dsv4 doctor && clean/bin/python -c 'from mlx_dsv4 import Engine'
