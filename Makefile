@@ -1,6 +1,7 @@
 # make demo    build the package in .venv and generate text with a small model
 # make test    run every check: format, lint, types, layering, tests
 # make venv    build the package again after a change in csrc or metal
+# make mutate  run the kernels' tests on shaders with one mistake each, hours (FAMILIES="route hyper")
 # make seeded-bugs   break shaders on purpose, one place at a time: a test must turn red
 # make tools   install what the tests and checks need
 # make wheel-macos   build a wheel for arm64 macOS in dist, on Linux, and check it
@@ -18,7 +19,7 @@ CPP := $(shell git ls-files '*.cpp' '*.h')
 METAL := $(wildcard metal/*.metal)
 TINY := build/tiny.gguf
 
-.PHONY: help venv tools demo test lint format types layers stub seeded-bugs wheel-macos \
+.PHONY: help venv tools demo test lint format types layers stub seeded-bugs mutate wheel-macos \
 	check-install bench clean
 
 help:
@@ -62,6 +63,9 @@ demo: $(TINY)
 test: lint types layers
 	@echo "== tests"
 	@$(BIN)/python -m pytest -q
+
+mutate: $(VENV)/.tools
+	@$(BIN)/python -m mslsim.mutate $(FAMILIES)
 
 lint: $(VENV)/.tools
 	@echo "== format and lint"
