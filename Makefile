@@ -104,12 +104,10 @@ wheel-macos: $(VENV)/.tools
 	@$(BIN)/python macos/build_wheel.py
 
 # From the source distribution, in an environment of its own, as pip gives it to a user.
-check-install:
+check-install: $(VENV)/.tools
 	@echo "== building the source distribution, installing it into a clean environment"
 	@rm -rf build/clean build/sdist && $(PYTHON) -m venv build/clean
-	@build/clean/bin/python -m pip install --quiet build
-	@build/clean/bin/python -m build --sdist --outdir build/sdist . > build/sdist.log || \
-		{ cat build/sdist.log; exit 1; }
+	@$(BIN)/python -c 'from scikit_build_core.build import build_sdist; build_sdist("build/sdist")'
 	@build/clean/bin/python -m pip install --quiet \
 		"$$(echo build/sdist/*.tar.gz)$(if $(BACKEND),[$(BACKEND)])"
 	@cd build && clean/bin/mlx-dsv4 doctor && clean/bin/python -c 'from mlx_dsv4 import Engine'
