@@ -99,8 +99,10 @@ template <typename T, int D>
   HeadSums<kDims> sums;
   clear(sums);
 
+  int next_entry = list.tile_entry(0, lane);
   for (int first = 0; first < list.size; first += Tile::kRows) {
-    const int entry = list.tile_entry(first, lane);
+    const int entry = next_entry;
+    next_entry = list.tile_entry(first + Tile::kRows, lane);
     if (!names_rows(entry)) {
       continue;
     }
@@ -180,6 +182,44 @@ template <typename T, int D>
   }
 }
 
+DSV4_CONST int kSliceMatrices = kAttentionSliceDims / kMatrixDim;
+
+// What a lane needs of a tile to add its part of a slice: zeros where no row is named.
+template <typename T>
+struct SliceTile {
+  static constant constexpr int kMatrices = attention_tile_rows(sizeof(T)) / kMatrixDim;
+  TileScores<kMatrices> scores;
+  LaneDims<kSliceMatrices> values[kMatrices];
+};
+
+// Loads a tile from its scores on; a head that does not exist has none.
+template <typename T, int D>
+SliceTile<T> load_slice(
+    thread const RowList<T, D>& list,
+    int entry,
+    const device float* scores,
+    bool is_head,
+    int dim,
+    MatrixLane mine) {
+  SliceTile<T> tile;
+  const bool loads = names_rows(entry);
+#pragma unroll
+  for (int j = 0; j < SliceTile<T>::kMatrices; ++j) {
+    const int column = j * kMatrixDim + mine.column;
+    const device T* row =
+        list.row(simd_shuffle(entry, ushort(j * kMatrixDim + mine.row)));
+    tile.scores.of[j] = float2(0.0f, 0.0f);
+    if (loads && is_head) {
+      tile.scores.of[j] = float2(scores[column], scores[column + 1]);
+    }
+    tile.values[j].of[0] = float4(0.0f);
+    if (row != nullptr) {
+      tile.values[j].of[0] = FourValues<T>::widen(stored_four(row + dim));
+    }
+  }
+  return tile;
+}
+
 // Softmax over the scores of every tile, and the sums of the rows by their weights.
 template <typename T, int D>
 [[kernel]] void attention_values(
@@ -196,42 +236,37 @@ template <typename T, int D>
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   constexpr int kRows = attention_tile_rows(sizeof(T));
-  constexpr int kMatrices = kRows / kMatrixDim;
-  constexpr int kDims = kAttentionSliceDims / kMatrixDim;
   const HeadBlock heads = head_block(p, group);
   const RowList<T, D> list =
       list_rows<T, D>(rows, attention_kv, selected, p, heads.token);
   const MatrixLane mine = matrix_lane(lane);
   const int head = int(simdgroup) * kMatrixDim + mine.row;
   const bool is_head = head < heads.n;
-  const int dim = int(group.x) * kAttentionSliceDims + kDims * mine.column;
+  const int dim = int(group.x) * kAttentionSliceDims + kSliceMatrices * mine.column;
   scores += (heads.first_row + head) * score_pitch(p, n_groups.z, kRows);
   Softmax softmax = start_softmax(is_head ? sinks[heads.first + head] : 0.0f);
-  MatrixSums<1, kDims> sums;
+  MatrixSums<1, kSliceMatrices> sums;
   clear(sums);
 
+  // Row numbers are read two tiles ahead, rows and scores one: no wait follows another.
+  int entry = list.tile_entry(0, lane);
+  int next_entry = list.tile_entry(kRows, lane);
+  SliceTile<T> tile = load_slice(list, entry, scores, is_head, dim, mine);
   for (int first = 0; first < list.size; first += kRows) {
-    const int entry = list.tile_entry(first, lane);
-    if (!names_rows(entry)) {
-      continue;
-    }
-    TileScores<kMatrices> weights;
-    LaneDims<kDims> values[kMatrices];
+    const int entry_after = list.tile_entry(first + 2 * kRows, lane);
+    scores += kRows;
+    const SliceTile<T> next = load_slice(list, next_entry, scores, is_head, dim, mine);
+    if (names_rows(entry)) {
+      scale_sums(sums, 0, fold_scores(softmax, tile.scores));
 #pragma unroll
-    for (int j = 0; j < kMatrices; ++j) {
-      const int column = first + j * kMatrixDim + mine.column;
-      weights.of[j] =
-          is_head ? float2(scores[column], scores[column + 1]) : float2(0.0f, 0.0f);
-      const device T* row =
-          list.row(simd_shuffle(entry, ushort(j * kMatrixDim + mine.row)));
-      values[j].of[0] =
-          row == nullptr ? float4(0.0f) : FourValues<T>::widen(stored_four(row + dim));
+      for (int j = 0; j < SliceTile<T>::kMatrices; ++j) {
+        const float2 weights = tile.scores.of[j];
+        add_rows(sums, 0, matrix_of(weights.x, weights.y), tile.values[j]);
+      }
     }
-    scale_sums(sums, 0, fold_scores(softmax, weights));
-#pragma unroll
-    for (int j = 0; j < kMatrices; ++j) {
-      add_rows(sums, 0, matrix_of(weights.of[j].x, weights.of[j].y), values[j]);
-    }
+    entry = next_entry;
+    next_entry = entry_after;
+    tile = next;
   }
   if (is_head) {
     rotation += size_t(heads.token) * 2 * p.n_pairs;
