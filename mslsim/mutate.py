@@ -120,6 +120,13 @@ class Outcomes:
         return [*own, *self._killers[:8]]
 
 
+def reason(output: str) -> str:
+    """The beginning of what pytest says of a failing test; of the simulator, its first finding."""
+    finding = re.search(r"^E +(\[(?!mslsim)[\w-]+\] .+)", output, re.M)
+    error = finding or re.search(r"^E +(?:\w+Error: )?(\S.*)", output, re.M)
+    return error[1][:100] if error else ""
+
+
 class Worker:
     """A folder with a copy of the shaders and a cache of compiled ones."""
 
@@ -148,8 +155,7 @@ class Worker:
                 left.unlink(missing_ok=True)
         if re.search(r"^E .*Unable to build metal library", output, re.M):
             result = COMPILER
-        why = re.search(r"^E +(?:\w+Error: )?(.+)", output, re.M)
-        return Outcome(state_of(families, mutated), result, test, why[1][:100] if why else "")
+        return Outcome(state_of(families, mutated), result, test, reason(output))
 
     def run_tests(self, tests: Iterable[object], first: list[str]) -> tuple[str, str, str]:
         """Result, failing test and output of tests on this worker's shaders.
