@@ -1,4 +1,7 @@
 #include "attention.h"
+
+#include <sstream>
+
 #include "metal_library.h"
 #include "mlx/backend/metal/device.h"
 
