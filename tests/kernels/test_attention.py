@@ -221,9 +221,8 @@ def test_a_selected_row_that_is_not_visible_is_named_or_gives_nan(
 def test_more_dims_than_a_gpu_kernel_sums_are_refused(simulator: str) -> None:
     inputs = make_inputs(Case(1, 1, 528, 1, 0, window=2, rope_dim=8))
     out = ops.attention(**inputs)
-    with pytest.raises(
-        RuntimeError, match=r"\[attention\] D must be at most 512 on the GPU; got 528"
-    ):
+    message = r"\[attention\] D must be at most 512 on the GPU; got 528"
+    with pytest.raises(RuntimeError, match=message):
         mx.eval(out)
 
 
