@@ -1,7 +1,10 @@
 # make demo    build the package in .venv and generate text with a small model
 # make test    run every check: format, lint, types, layering, tests
 # make venv    build the package again after a change in csrc or metal
+# make mutate  run the kernels' tests on shaders with one mistake each, hours (FAMILIES="route hyper")
+# make seeded-bugs   break shaders on purpose, one place at a time: a test must turn red
 # make tools   install what the tests and checks need
+# make wheel-macos   build a wheel for arm64 macOS in dist, on Linux, and check it
 # The other targets are steps of these, or write files that they check.
 
 PYTHON ?= python3
@@ -11,12 +14,13 @@ BIN := $(VENV)/bin
 BACKEND := $(if $(filter Darwin,$(shell uname -s)),,cpu)
 # The tests run the Metal kernels on a simulator, where its assembly is this machine's.
 SIMULATOR := $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m))
-NATIVE := pyproject.toml CMakeLists.txt $(wildcard csrc/* metal/* mslsim/*/*.cpp mslsim/*/*.h)
+NATIVE := pyproject.toml CMakeLists.txt $(wildcard csrc/* metal/*.* mslsim/*/*.cpp mslsim/*/*.h)
 CPP := $(shell git ls-files '*.cpp' '*.h')
 METAL := $(wildcard metal/*.metal)
 TINY := build/tiny.gguf
 
-.PHONY: help venv tools demo test lint format types layers stub check-install bench clean
+.PHONY: help venv tools demo test lint format types layers stub seeded-bugs mutate wheel-macos \
+	check-install bench clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -60,6 +64,9 @@ test: lint types layers
 	@echo "== tests"
 	@$(BIN)/python -m pytest -q
 
+mutate: $(VENV)/.tools
+	@$(BIN)/python -m mslsim.mutate $(FAMILIES)
+
 lint: $(VENV)/.tools
 	@echo "== format and lint"
 	@$(BIN)/ruff format --check --quiet .
@@ -67,6 +74,8 @@ lint: $(VENV)/.tools
 	@$(BIN)/clang-format --dry-run --Werror $(CPP)
 	@for file in $(METAL); do \
 		$(BIN)/clang-format --assume-filename=$$file.cpp < $$file | diff -u $$file - || exit 1; done
+	@echo "== shaders, by the rules of MSL 3.1 and 4.1"
+	@$(BIN)/python metal/lint/check_shaders.py $(METAL)
 
 format: $(VENV)/.tools
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
@@ -77,6 +86,7 @@ format: $(VENV)/.tools
 types: $(VENV)/.tools
 	@echo "== types"
 	@$(BIN)/mypy
+	@$(BIN)/mypy macos metal/lint metal/embed_metal.py
 
 layers: $(VENV)/.tools
 	@echo "== layering"
@@ -85,11 +95,21 @@ layers: $(VENV)/.tools
 stub: $(VENV)/.tools
 	@$(BIN)/python tests/write_stub.py python/mlx_dsv4/_ext.pyi
 
-# A wheel in an environment of its own, as `pip install '.[cpu]'` gives a user.
-check-install:
-	@echo "== installing into a clean environment"
-	@rm -rf build/clean && $(PYTHON) -m venv build/clean
-	@build/clean/bin/python -m pip install --quiet '.$(if $(BACKEND),[$(BACKEND)])'
+seeded-bugs: $(VENV)/.tools
+	@$(BIN)/python tests/run_seeded_bugs.py
+
+# Needs clang 19 for macOS; without it the script says what to install.
+wheel-macos: $(VENV)/.tools
+	@echo "== building a wheel for arm64 macOS against MLX's own library (some minutes)"
+	@$(BIN)/python macos/build_wheel.py
+
+# From the source distribution, in an environment of its own, as pip gives it to a user.
+check-install: $(VENV)/.tools
+	@echo "== building the source distribution, installing it into a clean environment"
+	@rm -rf build/clean build/sdist && $(PYTHON) -m venv build/clean
+	@$(BIN)/python -c 'from scikit_build_core.build import build_sdist; build_sdist("build/sdist")'
+	@build/clean/bin/python -m pip install --quiet \
+		"$$(echo build/sdist/*.tar.gz)$(if $(BACKEND),[$(BACKEND)])"
 	@cd build && clean/bin/mlx-dsv4 doctor && clean/bin/python -c 'from mlx_dsv4 import Engine'
 
 bench: $(VENV)/.package

@@ -11,8 +11,6 @@ namespace {
 
 using Encoder = mx::metal::CommandEncoder;
 
-int ceil_div(int n, int d) { return (n + d - 1) / d; }
-
 mx::array temporary(Encoder& encoder, mx::Shape shape, mx::Dtype dtype) {
   mx::array made(std::move(shape), dtype, nullptr, {});
   allocate(made);
@@ -25,8 +23,8 @@ int64_t bytes_before(const mx::array& a, int64_t first, int64_t values) {
   return first * values * static_cast<int64_t>(a.itemsize());
 }
 
-// Scores of the tokens [first, end) of q and w; `p` places the first of them, whose scores
-// begin `out_token` tokens into `out`.
+// Scores of n_tokens tokens of q and w from `first` on; `p` places the first of them, whose
+// scores begin `out`.
 struct ScoresTask {
   const mx::array& q;
   const mx::array& w;
@@ -34,92 +32,101 @@ struct ScoresTask {
   mx::array& out;
   IndexerScoresParams p;
   int first;
-  int end;
-  int out_token;
+  int n_tokens;
 };
 
-void launch_scores(mx::Stream stream, const ScoresTask& task, int tokens_per_tile) {
+void score(mx::Stream stream, const ScoresTask& task) {
+  const auto launch = indexer_scores_launch(task.p, task.n_tokens);
   const auto& p = task.p;
   auto& encoder = mx::metal::get_command_encoder(stream);
-  encoder.set_compute_pipeline_state(metal_kernel(
-      stream,
-      "indexer",
-      "indexer_scores",
-      {metal_type(task.q.dtype()), std::to_string(tokens_per_tile)}));
+  encoder.set_compute_pipeline_state(
+      metal_kernel(stream, "indexer", "indexer_scores", {metal_type(task.q.dtype())}));
   const int64_t width = int64_t{p.n_heads} * p.dim;
   encoder.set_input_array(
       task.q, kIndexerScoresQ, bytes_before(task.q, task.first, width));
   encoder.set_input_array(
       task.w, kIndexerScoresW, bytes_before(task.w, task.first, p.n_heads));
   encoder.set_input_array(task.rows, kIndexerScoresRows);
-  encoder.set_output_array(
-      task.out, kIndexerScoresOut, bytes_before(task.out, task.out_token, p.n_rows));
-  encoder.set_bytes(p, kIndexerScoresParams);
+  encoder.set_output_array(task.out, kIndexerScoresOut);
+  encoder.set_bytes(launch, kIndexerScoresParams);
   encoder.dispatch_threadgroups(
       MTL::Size(
-          ceil_div(p.n_rows, kIndexerTileRows),
-          (task.end - task.first) / tokens_per_tile,
+          indexer_pieces(p.n_rows, kIndexerTileRows * launch.group_tiles),
+          indexer_pieces(task.n_tokens, launch.group_tokens),
           1),
-      MTL::Size(kSimdWidth, kIndexerSimdgroups * tokens_per_tile, 1));
-}
-
-// Whole tiles of tokens share their rows; the tokens behind them are scored one by one.
-void score(mx::Stream stream, ScoresTask task) {
-  const int count = task.end - task.first;
-  const int tiled = count / kIndexerTileTokens * kIndexerTileTokens;
-  if (tiled > 0) {
-    ScoresTask tiles = task;
-    tiles.end = task.first + tiled;
-    launch_scores(stream, tiles, kIndexerTileTokens);
-  }
-  if (tiled < count) {
-    task.first += tiled;
-    task.out_token += tiled;
-    task.p.start += tiled;
-    launch_scores(stream, task, 1);
-  }
+      MTL::Size(kIndexerThreads, 1, 1));
 }
 
 void dispatch_selection(Encoder& encoder, int n_slices, int n_tokens, int n_candidates) {
   const int simdgroups = std::clamp(
-      ceil_div(n_candidates, kIndexerThreadRows * kSimdWidth),
+      indexer_pieces(n_candidates, kIndexerThreadRows * kSimdWidth),
       1,
-      kIndexerTopkMaxThreads / kSimdWidth);
+      kIndexerTopkThreads / kSimdWidth);
   encoder.dispatch_threadgroups(
       MTL::Size(n_slices, n_tokens, 1), MTL::Size(kSimdWidth * simdgroups, 1, 1));
 }
 
-// Selects for n_tokens tokens, the first of them at p.start; their rows of `selected` begin at
-// `first`. Tokens that see at most k rows read no scores.
-void take_best(
-    mx::Stream stream,
-    const mx::array& scores,
-    mx::array& selected,
-    const IndexerTopkParams& p,
-    int first,
-    int n_tokens) {
+// Candidates of n_tokens tokens; empty where their rows are one slice.
+mx::array make_candidates(Encoder& encoder, int n_rows, int k, int n_tokens) {
+  const int n_slices = indexer_slices(n_rows, k);
+  return n_slices == 1 ? mx::array({0}, mx::int32, nullptr, {})
+                       : temporary(encoder, {n_tokens, n_slices, k}, mx::int32);
+}
+
+// Selects for n_tokens tokens, the first of them at p.start; their scores begin at token
+// `from` of `scores`, and what is selected at token `to`.
+struct SelectionTask {
+  const mx::array& scores;
+  mx::array& candidates;
+  mx::array& selected;
+  IndexerTopkParams p;
+  int from;
+  int to;
+  int n_tokens;
+};
+
+void merge(mx::Stream stream, const SelectionTask& task) {
+  const auto& p = task.p;
   auto& encoder = mx::metal::get_command_encoder(stream);
-  const bool sliced = p.n_rows > kIndexerSliceRows && p.k <= kIndexerSliceMaxK;
-  const int n_slices = sliced ? ceil_div(p.n_rows, kIndexerSliceRows) : 1;
-  const int64_t offset = bytes_before(selected, first, p.k);
-  encoder.set_compute_pipeline_state(metal_kernel(stream, "indexer", "indexer_topk", {}));
-  encoder.set_input_array(scores, kIndexerTopkScores);
-  encoder.set_bytes(p, kIndexerTopkParams);
-  if (!sliced) {
-    encoder.set_output_array(selected, kIndexerTopkSelected, offset);
-    dispatch_selection(encoder, 1, n_tokens, std::max(p.n_rows, 1));
-    return;
-  }
-  auto candidates = temporary(encoder, {n_tokens, n_slices, p.k}, mx::int32);
-  encoder.set_output_array(candidates, kIndexerTopkSelected);
-  dispatch_selection(encoder, n_slices, n_tokens, kIndexerSliceRows);
   encoder.set_compute_pipeline_state(
       metal_kernel(stream, "indexer", "indexer_merge", {}));
-  encoder.set_input_array(scores, kIndexerMergeScores);
-  encoder.set_input_array(candidates, kIndexerMergeCandidates);
-  encoder.set_output_array(selected, kIndexerMergeSelected, offset);
+  encoder.set_input_array(
+      task.scores, kIndexerMergeScores, bytes_before(task.scores, task.from, p.n_rows));
+  encoder.set_input_array(task.candidates, kIndexerMergeCandidates);
+  encoder.set_output_array(
+      task.selected, kIndexerMergeSelected, bytes_before(task.selected, task.to, p.k));
   encoder.set_bytes(p, kIndexerMergeParams);
-  dispatch_selection(encoder, 1, n_tokens, indexer_candidates(p.n_rows, p.k));
+  dispatch_selection(encoder, 1, task.n_tokens, indexer_candidates(p.n_rows, p.k));
+}
+
+void take_best(mx::Stream stream, const SelectionTask& task) {
+  const auto& p = task.p;
+  const int n_slices = indexer_slices(p.n_rows, p.k);
+  auto& encoder = mx::metal::get_command_encoder(stream);
+  encoder.set_compute_pipeline_state(metal_kernel(stream, "indexer", "indexer_topk", {}));
+  encoder.set_input_array(
+      task.scores, kIndexerTopkScores, bytes_before(task.scores, task.from, p.n_rows));
+  encoder.set_bytes(p, kIndexerTopkParams);
+  if (n_slices == 1) {
+    encoder.set_output_array(
+        task.selected, kIndexerTopkSelected, bytes_before(task.selected, task.to, p.k));
+    dispatch_selection(encoder, 1, task.n_tokens, p.n_rows);
+    return;
+  }
+  encoder.set_output_array(task.candidates, kIndexerTopkSelected);
+  dispatch_selection(encoder, n_slices, task.n_tokens, kIndexerSliceRows);
+  merge(stream, task);
+}
+
+void take_all(
+    mx::Stream stream, mx::array& selected, const IndexerTopkParams& p, int n_tokens) {
+  auto& encoder = mx::metal::get_command_encoder(stream);
+  encoder.set_compute_pipeline_state(metal_kernel(stream, "indexer", "indexer_all", {}));
+  encoder.set_output_array(selected, kIndexerAllSelected);
+  encoder.set_bytes(p, kIndexerAllParams);
+  encoder.dispatch_threadgroups(
+      MTL::Size(indexer_pieces(p.k, kIndexerAllThreads), n_tokens, 1),
+      MTL::Size(kIndexerAllThreads, 1, 1));
 }
 
 }  // namespace
@@ -130,8 +137,9 @@ void IndexerScores::eval_gpu(
   if (outputs[0].size() == 0) {
     return;
   }
-  const int n_tokens = inputs[0].shape(0);
-  score(stream(), {inputs[0], inputs[1], inputs[2], outputs[0], params_, 0, n_tokens, 0});
+  score(
+      stream(),
+      {inputs[0], inputs[1], inputs[2], outputs[0], params_, 0, inputs[0].shape(0)});
 }
 
 void IndexerTopk::eval_gpu(
@@ -141,9 +149,23 @@ void IndexerTopk::eval_gpu(
   if (n_tokens == 0) {
     return;
   }
-  // An empty array has no buffer to bind; nothing is read from the output either.
-  const auto& scores = params_.n_rows > 0 ? inputs[0] : outputs[0];
-  take_best(stream(), scores, outputs[0], params_, 0, n_tokens);
+  if (params_.n_rows == 0) {
+    take_all(stream(), outputs[0], params_, n_tokens);
+    return;
+  }
+  auto& encoder = mx::metal::get_command_encoder(stream());
+  const int per_tile =
+      indexer_tile_tokens(indexer_candidate_bytes(params_.n_rows, params_.k), n_tokens);
+  auto candidates = make_candidates(encoder, params_.n_rows, params_.k, per_tile);
+  for (int first = 0; first < n_tokens; first += per_tile) {
+    if (first > 0) {
+      encoder.barrier();  // the last tile's candidates are still being read
+    }
+    IndexerTopkParams p = params_;
+    p.start += first;
+    const int count = std::min(per_tile, n_tokens - first);
+    take_best(stream(), {inputs[0], candidates, outputs[0], p, first, first, count});
+  }
 }
 
 void IndexerSelect::eval_gpu(
@@ -155,33 +177,28 @@ void IndexerSelect::eval_gpu(
   const int first_scored = static_cast<int>(
       std::clamp<int64_t>((int64_t{k} + 1) * s.ratio - 1 - s.start, 0, n_tokens));
   if (first_scored > 0) {
-    take_best(stream(), selected, selected, {0, s.start, s.ratio, k}, 0, first_scored);
+    take_all(stream(), selected, {0, s.start, s.ratio, k}, first_scored);
   }
   if (first_scored == n_tokens) {
     return;
   }
   auto& encoder = mx::metal::get_command_encoder(stream());
-  const int per_tile = static_cast<int>(std::clamp<int64_t>(
-      kIndexerScratchBytes / (int64_t{sizeof(float)} * s.n_rows),
-      1,
-      n_tokens - first_scored));
+  const int per_tile = indexer_tile_tokens(
+      int64_t{sizeof(float)} * s.n_rows + indexer_candidate_bytes(s.n_rows, k),
+      n_tokens - first_scored);
   auto scores = temporary(encoder, {per_tile, s.n_rows}, mx::float32);
+  auto candidates = make_candidates(encoder, s.n_rows, k, per_tile);
   for (int first = first_scored; first < n_tokens; first += per_tile) {
-    const int end = std::min(n_tokens, first + per_tile);
+    const int count = std::min(per_tile, n_tokens - first);
     IndexerScoresParams tile = s;
     tile.start = s.start + first;
-    tile.n_rows = visible_rows(s.start + end - 1, s.ratio);
+    tile.n_rows = visible_rows(tile.start + count - 1, s.ratio);
     if (first > first_scored) {
-      encoder.barrier();  // the selection of the last tile still reads the scores
+      encoder.barrier();  // the last tile's scores and candidates are still being read
     }
-    score(stream(), {inputs[0], inputs[1], inputs[2], scores, tile, first, end, 0});
-    take_best(
-        stream(),
-        scores,
-        selected,
-        {tile.n_rows, tile.start, s.ratio, k},
-        first,
-        end - first);
+    score(stream(), {inputs[0], inputs[1], inputs[2], scores, tile, first, count});
+    const IndexerTopkParams p{tile.n_rows, tile.start, s.ratio, k};
+    take_best(stream(), {scores, candidates, selected, p, 0, first, count});
   }
 }
 

@@ -6,8 +6,9 @@ only a Mac can show, is in docs/macos.md.
 """
 
 import argparse
-import importlib.util
+import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,12 +16,11 @@ import zipfile
 from pathlib import Path
 
 from check_wheel import MACOS, check_wheel, report
-from sysroot import make_python_headers, make_sysroot
+from sysroot import STUBS, make_python_headers, make_sysroot
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build/macos"
-MLX_VERSION = "0.32.4"
-ZIG_VERSION = "0.14.1"
+ZIG_VERSION = "0.14.1"  # its headers; the last whose libSystem stub lists arm64-macos
 
 PROGRAMS = {
     "clang++-19": "clang-19",
@@ -28,25 +28,19 @@ PROGRAMS = {
     "llvm-ar-19": "llvm-19",
     "llvm-strip-19": "llvm-19",
 }
-MODULES = {
-    "lief": "lief",
-    "nanobind": "nanobind==3.1.0",
-    "scikit_build_core": "scikit-build-core",
-    "cmake": "cmake",
-    "ninja": "ninja",
-}
 
 
-def missing_requirements() -> list[str]:
-    """Commands that install what the build needs and this machine lacks."""
-    packages = sorted({apt for program, apt in PROGRAMS.items() if not shutil.which(program)})
-    modules = [pip for module, pip in MODULES.items() if not importlib.util.find_spec(module)]
-    commands = []
-    if packages:
-        commands.append(f"apt-get install {' '.join(packages)}")
-    if modules:
-        commands.append(f"{sys.executable} -m pip install {' '.join(modules)}")
-    return commands
+def missing_packages() -> list[str]:
+    """Debian's packages that the build needs and this machine lacks."""
+    return sorted({package for program, package in PROGRAMS.items() if not shutil.which(program)})
+
+
+def mlx_version() -> str:
+    """The release of MLX that the project is built with."""
+    pin = re.search(r'"mlx==([\d.]+)"', (ROOT / "pyproject.toml").read_text())
+    if pin is None:
+        raise ValueError("pyproject.toml must pin mlx")
+    return pin[1]
 
 
 def download(folder: Path, *options: str) -> Path:
@@ -71,13 +65,33 @@ def download(folder: Path, *options: str) -> Path:
 def download_mlx() -> Path:
     """The folder ``mlx`` of the macOS wheels of MLX, for the running Python."""
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    version = mlx_version()
     folder = download(
-        BUILD / f"mlx-{MLX_VERSION}-{python}",
+        BUILD / f"mlx-{version}-{python}",
         *("--only-binary=:all:", "--python-version", python),
         *("--platform", f"macosx_{MACOS[0]}_{MACOS[1]}_arm64"),
-        *(f"mlx=={MLX_VERSION}", f"mlx-metal=={MLX_VERSION}"),
+        *(f"mlx=={version}", f"mlx-metal=={version}"),
     )
     return folder / "mlx"
+
+
+def prepare_sysroot() -> Path:
+    """The stand-in SDK; made once, because what is compiled depends on its files."""
+    parts = [Path(__file__).with_name("sysroot.py"), *sorted(STUBS.rglob("*.*"))]
+    texts = b"".join(part.read_bytes() for part in parts if part.is_file())
+    sysroot = BUILD / f"MacOSX-{hashlib.sha256(texts).hexdigest()[:16]}.sdk"
+    if not sysroot.exists():
+        zig = download(BUILD / f"zig-{ZIG_VERSION}", f"ziglang=={ZIG_VERSION}") / "ziglang/lib"
+        make_sysroot(zig, sysroot)
+    return sysroot
+
+
+def prepare_python_headers() -> Path:
+    """The headers of the running Python as on macOS; made once."""
+    headers = BUILD / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    if not headers.exists():
+        make_python_headers(headers)
+    return headers
 
 
 def build(mlx: Path, sysroot: Path, headers: Path, destination: Path) -> Path:
@@ -88,6 +102,7 @@ def build(mlx: Path, sysroot: Path, headers: Path, destination: Path) -> Path:
         "CMAKE_TOOLCHAIN_FILE": ROOT / "macos/toolchain.cmake",
         "CMAKE_OSX_SYSROOT": sysroot,
         "CMAKE_OSX_DEPLOYMENT_TARGET": target,
+        "CMAKE_COMPILE_WARNING_AS_ERROR": "ON",
         "MLX_ROOT": mlx,
         "Python_EXECUTABLE": sys.executable,
         "Python_INCLUDE_DIR": headers,
@@ -116,18 +131,19 @@ def main() -> int:
     """Builds ``dist/mlx_dsv4-*-macosx_14_0_arm64.whl`` and checks it."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--dist", type=Path, default=ROOT / "dist")
-    destination = parser.parse_args().dist
-    if missing := missing_requirements():
-        print("the build for macOS needs more; run\n  " + "\n  ".join(missing), file=sys.stderr)
+    parser.add_argument("--missing", action="store_true", help="print the packages to install")
+    given = parser.parse_args()
+    packages = " ".join(missing_packages())
+    if given.missing:
+        print(packages)
+        return 0
+    if packages:
+        print(f"the build for macOS needs: apt-get install {packages}", file=sys.stderr)
         return 1
     BUILD.mkdir(parents=True, exist_ok=True)
     mlx = download_mlx()
-    zig = download(BUILD / f"zig-{ZIG_VERSION}", f"ziglang=={ZIG_VERSION}") / "ziglang/lib"
-    sysroot = BUILD / "MacOSX.sdk"
-    headers = BUILD / f"python{sys.version_info.major}.{sys.version_info.minor}"
-    make_sysroot(zig, sysroot)
-    make_python_headers(headers)
-    wheel = build(mlx, sysroot, headers, destination)
+    sysroot, headers = prepare_sysroot(), prepare_python_headers()
+    wheel = build(mlx, sysroot, headers, given.dist)
     print(f"== checking {wheel.relative_to(ROOT) if wheel.is_relative_to(ROOT) else wheel}")
     return report(check_wheel(wheel, mlx, sysroot, ROOT))
 

@@ -2,7 +2,8 @@
 
 ``python symbol_stubs.py WHEEL...`` reads wheels for macOS 14 or earlier. A symbol is listed when
 such a wheel binds it: linking against the stubs then shows that every symbol the extension needs
-is known to be there on macOS 14.
+is known to be there on macOS 14. The functions of ``std::string`` are listed from LLVM's list of
+libc++'s ABI on arm64 macOS (release 15, libcxx/lib/abi): compilers differ in what they inline.
 """
 
 import argparse

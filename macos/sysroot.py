@@ -11,6 +11,7 @@ It holds what the extension needs and nothing else:
 """
 
 import json
+import os
 import re
 import shutil
 import sysconfig
@@ -89,30 +90,34 @@ def copy_libraries(zig: Path, root: Path) -> None:
         shutil.copy(stub, placed)
         framework = stub.parent.suffix == ".framework"
         short = root / FRAMEWORKS / stub.parent.name if framework else libraries
-        (short / stub.name).symlink_to(placed.resolve())
+        (short / stub.name).symlink_to(os.path.relpath(placed, short))
 
 
 def make_sysroot(zig: Path, root: Path) -> None:
-    """Lay out the SDK in the folder ``root``.
+    """Lay out the SDK in the folder ``root``, whole or not at all.
 
     Args:
         zig: The folder ``ziglang/lib`` of the unpacked wheel of release 0.14.1; later ones list no
             ``arm64-macos`` in their libSystem stub.
-        root: The folder to make; replaced where it exists.
+        root: The folder to make.
     """
-    shutil.rmtree(root, ignore_errors=True)
-    copy_headers(zig, root / "usr/include")
-    copy_libraries(zig, root)
+    partial = root.with_suffix(".part")
+    shutil.rmtree(partial, ignore_errors=True)
+    copy_headers(zig, partial / "usr/include")
+    copy_libraries(zig, partial)
     for framework in sorted((STUBS / "include").iterdir()):
-        headers = root / FRAMEWORKS / f"{framework.name}.framework/Headers"
+        headers = partial / FRAMEWORKS / f"{framework.name}.framework/Headers"
         headers.parent.mkdir(exist_ok=True)
         shutil.copytree(framework, headers)
-    (root / "SDKSettings.json").write_text(json.dumps(SDK_SETTINGS, indent=2))
+    (partial / "SDKSettings.json").write_text(json.dumps(SDK_SETTINGS, indent=2))
+    partial.rename(root)
 
 
 def make_python_headers(folder: Path) -> None:
     """Copy the headers of the running Python, configured as on arm64 macOS."""
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(sysconfig.get_path("include"), folder)
+    partial = folder.with_suffix(".part")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(sysconfig.get_path("include"), partial)
     configuration = Path(sysconfig.get_config_h_filename()).read_text()
-    (folder / "pyconfig.h").write_text(configuration + PYTHON_CONFIGURATION)
+    (partial / "pyconfig.h").write_text(configuration + PYTHON_CONFIGURATION)
+    partial.rename(folder)

@@ -68,10 +68,12 @@ DSV4_CONST int kAttentionHeads = 64;
 DSV4_CONST int kAttentionMaxDim = 512;
 // Dims of the output that a threadgroup of attention_values makes.
 DSV4_CONST int kAttentionSliceDims = 16;
+// Dims of a score's product are taken in blocks of this many.
+DSV4_CONST int kAttentionDotBlock = 32;
 
 DSV4_CONST int kMatrixDim = 8;  // of a simdgroup_matrix
 
-constexpr int attention_tiles(int n) { return (n + kMatrixDim - 1) / kMatrixDim; }
+constexpr int attention_tiles(int n, int size) { return (n + size - 1) / size; }
 
 // The rows that a query sees are one list, cut into tiles: window rows by position, then
 // compressed rows in the order of `selected` or ascending.
@@ -87,24 +89,26 @@ constexpr int attention_list_rows(int pos, int window, int ratio, int n_selected
 // Rows of a tile: as many as lie in threadgroup memory beside the scores.
 constexpr int attention_tile_rows(int value_bytes) { return value_bytes == 2 ? 16 : 8; }
 
-// Scores of a head lie this far apart: whole tiles of the longest list of the step.
+// Scores of a head lie this far apart: whole tiles of the longest list of the step, its last.
 constexpr int attention_score_pitch(int most_rows, int tile_rows) {
-  return (most_rows + tile_rows - 1) / tile_rows * tile_rows;
+  return attention_tiles(most_rows, tile_rows) * tile_rows;
 }
 
 // Threads of a threadgroup of `attention`, at most: more would not leave 100 registers each.
 DSV4_CONST int kAttentionThreads = 512;
 
-// Matrices of dims that a simdgroup of `attention` sums.
-constexpr int attention_dim_tiles(int dim) {
-  return (attention_tiles(dim) * kSimdWidth + kAttentionThreads - 1) / kAttentionThreads;
-}
+// Matrices of dims that a simdgroup of `attention` sums: with 64 heads, 32 dims fill its
+// registers.
+constexpr int attention_dim_matrices(int dim) { return dim <= 256 ? 2 : 4; }
 
 // Its simdgroups for n_heads <= kAttentionHeads: two per eight heads make scores, as many as
 // the dims need make sums.
 constexpr int attention_simdgroups(int n_heads, int dim) {
-  const int per = attention_dim_tiles(dim);
-  const int for_sums = (attention_tiles(dim) + per - 1) / per;
-  const int for_scores = 2 * attention_tiles(n_heads);
+  const int for_sums = attention_tiles(dim, attention_dim_matrices(dim) * kMatrixDim);
+  const int for_scores = 2 * attention_tiles(n_heads, kMatrixDim);
   return for_scores > for_sums ? for_scores : for_sums;
 }
+static_assert(
+    attention_simdgroups(kAttentionHeads, kAttentionMaxDim) * kSimdWidth <=
+        kAttentionThreads,
+    "a threadgroup of `attention` covers all heads and dims");

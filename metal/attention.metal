@@ -2,25 +2,28 @@
 //
 //   l[h, r]   = q[t, h] . k[r] / sqrt(D)     r in the list of rows that query t sees
 //   out[t, h] = sum_r exp(l[h, r] - m) k[r] / (sum_r exp(l[h, r] - m) + exp(sink[h] - m)),
-//               its last R dims rotated back
+//               its last R dims rotated back; NaN where `selected` names a row that t cannot see
 //
 // Shapes    q, out [T, H, D] T_   rows [T, D] T_   attention_kv [window + N, D] T_
 //           sinks [H] f32   rotation [T, R/2, 2] f32   selected [T, K] i32, -1 = none
 //           T_ is bfloat or float, D a multiple of 16 up to 512
-// Threads   attention (16 tokens or more): a threadgroup per token and 64 heads, up to 16
-//           simdgroups; per tile of 16 rows (8 of float) simdgroup 2i + j makes scores of heads
-//           8i .. 8i + 7 over half j of the dims, simdgroup i their weights, and each sums 32
-//           of 512 dims for all heads
-//           attention_scores: a threadgroup per tile, 64 heads and token
-//           attention_values: a threadgroup per 16 dims, 64 heads and token; a simdgroup per
-//           eight heads
-// Traffic   2 * D bytes per row and token for all 64 heads, from memory once; attention_values
-//           reads them again (from cache), and 8 * H bytes per row go through the scores
-// Numerics  f32 sums by simdgroup_matrix over ascending dims and rows; tiles are cut by list
-//           index, so a token's bits depend neither on T nor on the kernel
+// Threads   attention (16 tokens or more): a threadgroup per token and 64 heads, grid
+//           (1, ceil(H / 64), T) of up to 16 simdgroups; per tile of 16 rows (8 of float)
+//           simdgroup 2i + j makes scores of heads 8i .. 8i + 7 over half j of the dims,
+//           simdgroup i their weights, and each sums 32 of 512 dims for all heads
+//           attention_scores: a threadgroup per tile, 64 heads and token, grid
+//           (tiles, ceil(H / 64), T)
+//           attention_values: a threadgroup per 16 dims, 64 heads and token, grid
+//           (D / 16, ceil(H / 64), T); a simdgroup per eight heads
+// Traffic   2 * D bytes per row and token for all 64 heads, from memory once; q once per tile
+//           from cache; attention_values reads rows again (from cache), and 4 * H bytes per
+//           row go through the scores
+// Numerics  f32 sums by simdgroup_matrix, tile by tile; tiles are cut by list index, so a
+//           token's bits depend neither on T nor on the kernel
 // Page      docs/kernels/attention.md
 
 #include "attention.h"
+#include "attention_softmax.h"
 #include "attention_tile.h"
 
 using namespace metal;
@@ -29,46 +32,26 @@ using namespace metal;
 template <int kDims>
 using HeadSums = MatrixSums<kAttentionHeads / kMatrixDim, kDims>;
 
-// Multiplies the sums so far by each head's factor.
-template <int kDims>
-void scale_sums(
-    thread HeadSums<kDims>& sums,
-    const threadgroup float* factors,
-    int n_head_tiles,
-    MatrixLane mine) {
-#pragma unroll
-  for (int g = 0; g < kAttentionHeads / kMatrixDim; ++g) {
-    if (g < n_head_tiles) {
-      const float factor = factors[g * kMatrixDim + mine.row];
-#pragma unroll
-      for (int f = 0; f < kDims; ++f) {
-        scale_elements(sums.of[g][f], factor);
-      }
-    }
-  }
-}
-
-// Adds weights * rows for dims [dim, dim + 8 * n_dims).
+// Scales the sums so far and adds weights * rows of the tile, for a lane's dims from `dim` on.
 template <typename T, int D, int kDims>
-void add_values(
+void add_tile(
     thread HeadSums<kDims>& sums,
     const threadgroup AttentionTile<T, D>& tile,
     int n_head_tiles,
     int dim,
-    int n_dims,
     MatrixLane mine) {
   using Tile = AttentionTile<T, D>;
-  for (int r = 0; r < Tile::kRows; r += kMatrixDim) {
-    const threadgroup T* row = tile.rows + (r + mine.row) * Tile::kRowPitch;
-    simdgroup_float8x8 values[kDims];
 #pragma unroll
-    for (int f = 0; f < kDims; ++f) {
-      const int at = dim + f * kMatrixDim + mine.column;
-      float2 pair = float2(0.0f, 0.0f);
-      if (f < n_dims) {
-        pair = float2(float(row[at]), float(row[at + 1]));
-      }
-      set_elements(values[f], pair);
+  for (int g = 0; g < kAttentionHeads / kMatrixDim; ++g) {
+    if (g < n_head_tiles) {
+      scale_sums(sums, g, tile.factors[g * kMatrixDim + mine.row]);
+    }
+  }
+  for (int r = 0; r < Tile::kRows; r += kMatrixDim) {
+    LaneDims<kDims> values;
+#pragma unroll
+    for (int i = 0; i < kDims / 2; ++i) {
+      values.of[i] = tile_four(tile, r + mine.row, dim + 4 * i);
     }
 #pragma unroll
     for (int g = 0; g < kAttentionHeads / kMatrixDim; ++g) {
@@ -77,37 +60,7 @@ void add_values(
         const threadgroup float* from =
             tile.scores[0] + g * kMatrixDim * Tile::kScorePitch + r;
         simdgroup_load(weights, from, Tile::kScorePitch);
-#pragma unroll
-        for (int f = 0; f < kDims; ++f) {
-          simdgroup_multiply_accumulate(sums.of[g][f], weights, values[f], sums.of[g][f]);
-        }
-      }
-    }
-  }
-}
-
-template <typename T, int D, int kDims>
-void store_sums(
-    thread HeadSums<kDims>& sums,
-    const threadgroup float* totals,
-    HeadBlock heads,
-    int dim,
-    int n_dims,
-    const device float* rotation,
-    int n_pairs,
-    device T* out,
-    MatrixLane mine) {
-#pragma unroll
-  for (int g = 0; g < kAttentionHeads / kMatrixDim; ++g) {
-    const int head = g * kMatrixDim + mine.row;
-#pragma unroll
-    for (int f = 0; f < kDims; ++f) {
-      const float2 pair = elements(sums.of[g][f]);
-      if (f < n_dims && head < heads.n) {
-        const int at = dim + f * kMatrixDim + mine.column;
-        store_pair(
-            out + size_t(head) * D + at,
-            finish<T, D>(pair, totals[head], at, rotation, n_pairs));
+        add_rows(sums, g, weights, values);
       }
     }
   }
@@ -128,10 +81,10 @@ template <typename T, int D>
     uint n_simdgroups [[simdgroups_per_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   using Tile = AttentionTile<T, D>;
-  constexpr int kDims = attention_dim_tiles(D);
+  constexpr int kDims = attention_dim_matrices(D);
   threadgroup Tile tile;
   const HeadBlock heads = head_block(p, group);
-  const int n_head_tiles = attention_tiles(heads.n);
+  const int n_head_tiles = attention_tiles(heads.n, kMatrixDim);
   const RowList<T, D> list =
       list_rows<T, D>(rows, attention_kv, selected, p, heads.token);
   const MatrixLane mine = matrix_lane(lane);
@@ -140,29 +93,31 @@ template <typename T, int D>
   const int head = int(simdgroup) * kMatrixDim + mine.row;
   Softmax softmax = start_softmax(head < heads.n ? sinks[heads.first + head] : 0.0f);
 
-  const int dim = int(simdgroup) * kDims * kMatrixDim;
-  const int n_dims = (D - dim) / kMatrixDim;
+  const int first_dim = int(simdgroup) * kDims * kMatrixDim;
+  const bool adds = first_dim < D;
+  const int dim = first_dim + kDims * mine.column;
   HeadSums<kDims> sums;
   clear(sums);
 
+  int next_entry = list.tile_entry(0, lane);
   for (int first = 0; first < list.size; first += Tile::kRows) {
-    if (!list.has_rows(first, lane)) {
+    const int entry = next_entry;
+    next_entry = list.tile_entry(first + Tile::kRows, lane);
+    if (!names_rows(entry)) {
       continue;
     }
-    stage_rows(
-        list, first, tile, simdgroup * kSimdWidth + lane, n_simdgroups * kSimdWidth);
+    stage_rows(list, entry, tile, simdgroup, n_simdgroups, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (int(simdgroup) < 2 * n_head_tiles) {
       multiply_queries(q + heads.first_row * D, heads.n, tile, simdgroup, mine);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (softens) {
-      soften_tile(softmax, tile, list, first, head, mine.column);
+      soften_tile(softmax, tile, head, mine.column);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (n_dims > 0) {
-      scale_sums(sums, tile.factors, n_head_tiles, mine);
-      add_values(sums, tile, n_head_tiles, dim, n_dims, mine);
+    if (adds) {
+      add_tile(sums, tile, n_head_tiles, dim, mine);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
@@ -171,16 +126,15 @@ template <typename T, int D>
     tile.factors[head] = softmax.total;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  store_sums<T, D>(
-      sums,
-      tile.factors,
-      heads,
-      dim,
-      n_dims,
-      rotation + size_t(heads.token) * 2 * p.n_pairs,
-      p.n_pairs,
-      out + heads.first_row * D,
-      mine);
+  rotation += size_t(heads.token) * 2 * p.n_pairs;
+#pragma unroll
+  for (int g = 0; g < kAttentionHeads / kMatrixDim; ++g) {
+    const int summed = g * kMatrixDim + mine.row;
+    if (summed < heads.n) {
+      device T* to = out + (heads.first_row + summed) * D;
+      store_head<T, D>(sums, g, tile.factors[summed], dim, rotation, p.n_pairs, to);
+    }
+  }
 }
 
 // Scores of one tile of rows.
@@ -203,54 +157,67 @@ template <typename T, int D>
   const RowList<T, D> list =
       list_rows<T, D>(rows, attention_kv, selected, p, heads.token);
   const int first = int(group.x) * Tile::kRows;
-  if (!list.has_rows(first, lane)) {
+  const int entry = list.tile_entry(first, lane);
+  if (!names_rows(entry)) {
     return;
   }
   const MatrixLane mine = matrix_lane(lane);
-  stage_rows(list, first, tile, simdgroup * kSimdWidth + lane, n_simdgroups * kSimdWidth);
+  const int n_head_tiles = attention_tiles(heads.n, kMatrixDim);
+  stage_rows(list, entry, tile, simdgroup, n_simdgroups, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  multiply_queries(q + heads.first_row * D, heads.n, tile, simdgroup, mine);
+  if (int(simdgroup) < 2 * n_head_tiles) {
+    multiply_queries(q + heads.first_row * D, heads.n, tile, simdgroup, mine);
+  }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   // Two simdgroups per eight heads: each stores every other matrix of rows.
   const int head = int(simdgroup) / 2 * kMatrixDim + mine.row;
-  const size_t pitch = size_t(n_groups.x) * Tile::kRows;
-  device float* scores = out + (heads.first_row + head) * pitch + first;
-  for (int r = int(simdgroup) % 2 * kMatrixDim; r < Tile::kRows; r += 2 * kMatrixDim) {
-    const int row = r + mine.column;
-    const float2 pair = pair_of_scores(tile, list, first, head, row);
-    if (head < heads.n) {
-      scores[row] = pair.x;
-      scores[row + 1] = pair.y;
+  if (head < heads.n) {
+    const int pitch = score_pitch(p, n_groups.z, Tile::kRows);
+    device float* scores = out + (heads.first_row + head) * pitch + first;
+    for (int r = int(simdgroup) % 2 * kMatrixDim; r < Tile::kRows; r += 2 * kMatrixDim) {
+      const float2 pair = pair_of_scores(tile, head, r + mine.column);
+      scores[r + mine.column] = pair.x;
+      scores[r + mine.column + 1] = pair.y;
     }
   }
 }
 
-// Adds weights * rows for the dims from `dim` on: what add_values does, without the tile.
-template <typename T, int D, int kMatrices, int kDims>
-void add_slice(
-    thread MatrixSums<1, kDims>& sums,
-    thread const TileScores<kMatrices>& weights,
+DSV4_CONST int kSliceMatrices = kAttentionSliceDims / kMatrixDim;
+
+// What a lane needs of a tile to add its part of a slice: zeros where no row is named.
+template <typename T>
+struct SliceTile {
+  static constant constexpr int kMatrices = attention_tile_rows(sizeof(T)) / kMatrixDim;
+  TileScores<kMatrices> scores;
+  LaneDims<kSliceMatrices> values[kMatrices];
+};
+
+// Loads a tile from its scores on; a head that does not exist has none.
+template <typename T, int D>
+SliceTile<T> load_slice(
     thread const RowList<T, D>& list,
-    int first,
+    int entry,
+    const device float* scores,
+    bool is_head,
     int dim,
     MatrixLane mine) {
+  SliceTile<T> tile;
+  const bool loads = names_rows(entry);
 #pragma unroll
-  for (int j = 0; j < kMatrices; ++j) {
-    const device T* row = list.row(first + j * kMatrixDim + mine.row);
-    simdgroup_float8x8 left;
-    set_elements(left, weights.of[j]);
-#pragma unroll
-    for (int f = 0; f < kDims; ++f) {
-      const int at = dim + f * kMatrixDim + mine.column;
-      float2 pair = float2(0.0f, 0.0f);
-      if (row != nullptr) {
-        pair = float2(float(row[at]), float(row[at + 1]));
-      }
-      simdgroup_float8x8 values;
-      set_elements(values, pair);
-      simdgroup_multiply_accumulate(sums.of[0][f], left, values, sums.of[0][f]);
+  for (int j = 0; j < SliceTile<T>::kMatrices; ++j) {
+    const int column = j * kMatrixDim + mine.column;
+    const device T* row =
+        list.row(simd_shuffle(entry, ushort(j * kMatrixDim + mine.row)));
+    tile.scores.of[j] = float2(0.0f, 0.0f);
+    if (loads && is_head) {
+      tile.scores.of[j] = float2(scores[column], scores[column + 1]);
+    }
+    tile.values[j].of[0] = float4(0.0f);
+    if (row != nullptr) {
+      tile.values[j].of[0] = FourValues<T>::widen(stored_four(row + dim));
     }
   }
+  return tile;
 }
 
 // Softmax over the scores of every tile, and the sums of the rows by their weights.
@@ -268,48 +235,43 @@ template <typename T, int D>
     uint3 n_groups [[threadgroups_per_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  constexpr int kRows = AttentionTile<T, D>::kRows;
-  constexpr int kDims = kAttentionSliceDims / kMatrixDim;
+  constexpr int kRows = attention_tile_rows(sizeof(T));
   const HeadBlock heads = head_block(p, group);
   const RowList<T, D> list =
       list_rows<T, D>(rows, attention_kv, selected, p, heads.token);
   const MatrixLane mine = matrix_lane(lane);
   const int head = int(simdgroup) * kMatrixDim + mine.row;
   const bool is_head = head < heads.n;
-  const int dim = int(group.x) * kAttentionSliceDims;
-  const int last = p.start + int(n_groups.z) - 1;
-  const int most_rows = attention_list_rows(last, p.window, p.ratio, p.n_selected);
-  scores += (heads.first_row + head) * attention_score_pitch(most_rows, kRows);
+  const int dim = int(group.x) * kAttentionSliceDims + kSliceMatrices * mine.column;
+  scores += (heads.first_row + head) * score_pitch(p, n_groups.z, kRows);
   Softmax softmax = start_softmax(is_head ? sinks[heads.first + head] : 0.0f);
-  MatrixSums<1, kDims> sums;
+  MatrixSums<1, kSliceMatrices> sums;
   clear(sums);
 
+  // Row numbers are read two tiles ahead, rows and scores one: no wait follows another.
+  int entry = list.tile_entry(0, lane);
+  int next_entry = list.tile_entry(kRows, lane);
+  SliceTile<T> tile = load_slice(list, entry, scores, is_head, dim, mine);
   for (int first = 0; first < list.size; first += kRows) {
-    if (!list.has_rows(first, lane)) {
-      continue;
-    }
-    TileScores<kRows / kMatrixDim> weights;
-    for (int j = 0; j < kRows / kMatrixDim; ++j) {
-      const int row = first + j * kMatrixDim + mine.column;
-      weights.of[j] = is_head ? float2(scores[row], scores[row + 1]) : float2(0.0f, 0.0f);
-    }
-    const float factor = fold_scores(softmax, weights);
+    const int entry_after = list.tile_entry(first + 2 * kRows, lane);
+    scores += kRows;
+    const SliceTile<T> next = load_slice(list, next_entry, scores, is_head, dim, mine);
+    if (names_rows(entry)) {
+      scale_sums(sums, 0, fold_scores(softmax, tile.scores));
 #pragma unroll
-    for (int f = 0; f < kDims; ++f) {
-      scale_elements(sums.of[0][f], factor);
+      for (int j = 0; j < SliceTile<T>::kMatrices; ++j) {
+        const float2 weights = tile.scores.of[j];
+        add_rows(sums, 0, matrix_of(weights.x, weights.y), tile.values[j]);
+      }
     }
-    add_slice(sums, weights, list, first, dim, mine);
+    entry = next_entry;
+    next_entry = entry_after;
+    tile = next;
   }
-
-  rotation += size_t(heads.token) * 2 * p.n_pairs;
-  out += (heads.first_row + head) * D;
-#pragma unroll
-  for (int f = 0; f < kDims; ++f) {
-    const float2 pair = elements(sums.of[0][f]);
-    if (is_head) {
-      const int at = dim + f * kMatrixDim + mine.column;
-      store_pair(out + at, finish<T, D>(pair, softmax.total, at, rotation, p.n_pairs));
-    }
+  if (is_head) {
+    rotation += size_t(heads.token) * 2 * p.n_pairs;
+    out += (heads.first_row + head) * D;
+    store_head<T, D>(sums, 0, softmax.total, dim, rotation, p.n_pairs, out);
   }
 }
 

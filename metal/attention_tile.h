@@ -2,12 +2,56 @@
 // what becomes of a sum.
 #pragma once
 
+#include <metal_simdgroup_matrix>
+
 #include "attention.h"
 #include "window.h"
 
 using namespace metal;
 
-// What a lane holds of a simdgroup_matrix: two neighbouring columns of one row.
+// ---- values in memory and in matrices
+
+// Four values of a row. Arrays may begin at any element, so device memory is read and written
+// as packed vectors, which need no alignment.
+template <typename T>
+struct FourValues;
+
+template <>
+struct FourValues<float> {
+  using Packed = packed_float4;
+  using Aligned = float4;
+  static float4 widen(float4 stored) { return stored; }
+  static float4 round(float4 x) { return x; }
+};
+
+template <>
+struct FourValues<bfloat> {
+  using Packed = packed_ushort4;
+  using Aligned = ushort4;
+  static float4 widen(ushort4 stored) { return as_type<float4>(uint4(stored) << 16); }
+  static ushort4 round(float4 x) {
+    return ushort4(
+        as_type<ushort>(bfloat(x.x)),
+        as_type<ushort>(bfloat(x.y)),
+        as_type<ushort>(bfloat(x.z)),
+        as_type<ushort>(bfloat(x.w)));
+  }
+};
+
+template <typename T>
+typename FourValues<T>::Aligned stored_four(const device T* from) {
+  using Four = FourValues<T>;
+  return typename Four::Aligned(*(const device typename Four::Packed*)from);
+}
+
+template <typename T>
+void store_four(device T* to, float4 x) {
+  using Four = FourValues<T>;
+  *(device typename Four::Packed*)to = typename Four::Packed(Four::round(x));
+}
+
+// What a lane holds of a simdgroup_matrix: two neighbouring columns of one row. The map that
+// MLX's own products rely on.
 struct MatrixLane {
   int row;
   int column;
@@ -21,21 +65,11 @@ inline MatrixLane matrix_lane(uint lane) {
   return mine;
 }
 
-template <typename M>
-void set_elements(thread M& matrix, float2 values) {
-  matrix.thread_elements()[0] = values.x;
-  matrix.thread_elements()[1] = values.y;
-}
-
-template <typename M>
-float2 elements(thread M& matrix) {
-  return float2(matrix.thread_elements()[0], matrix.thread_elements()[1]);
-}
-
-template <typename M>
-void scale_elements(thread M& matrix, float factor) {
-  matrix.thread_elements()[0] *= factor;
-  matrix.thread_elements()[1] *= factor;
+inline simdgroup_float8x8 matrix_of(float left, float right) {
+  simdgroup_float8x8 made;
+  made.thread_elements()[0] = left;
+  made.thread_elements()[1] = right;
+  return made;
 }
 
 template <int kRows, int kColumns>
@@ -54,10 +88,22 @@ void clear(thread MatrixSums<kRows, kColumns>& sums) {
   }
 }
 
+// Column c of matrix f of a simdgroup's 8 * kDims dims is dim kDims * c + f, so that a lane's
+// elements of all of them are these neighbouring dims of one row.
+template <int kDims>
+struct LaneDims {
+  float4 of[kDims / 2];
+
+  float value(int f, int c) const { return of[(c * kDims + f) / 4][(c * kDims + f) % 4]; }
+};
+
+// ---- rows
+
 DSV4_CONST int kNoRow = INT_MIN;          // -1 in `selected`, or past the end of the list
 DSV4_CONST int kHiddenRow = INT_MIN + 1;  // selected, but its query may not see it
 
-// The rows that one query sees, in the order in which they are summed.
+// The rows that one query sees, in the order in which they are summed. An entry is
+// attention_kv[entry], rows[~entry] for a negative one, or one of the two above.
 template <typename T, int D>
 struct RowList {
   const device T* rows;
@@ -71,8 +117,7 @@ struct RowList {
   int n_visible;
   int size;
 
-  // attention_kv[at], or rows[~at] for a negative one; or no row.
-  int at(int i) const {
+  int entry(int i) const {
     if (i >= size) {
       return kNoRow;
     }
@@ -87,17 +132,16 @@ struct RowList {
     return row == -1 ? kNoRow : kHiddenRow;
   }
 
-  const device T* row(int i) const {
-    const int found = at(i);
+  // Entries of the tile from `first` on, lane i has the i-th.
+  int tile_entry(int first, uint lane) const {
+    return entry(first + int(lane) % attention_tile_rows(sizeof(T)));
+  }
+
+  const device T* row(int found) const {
     if (found == kNoRow || found == kHiddenRow) {
       return nullptr;
     }
     return found < 0 ? rows + size_t(~found) * D : attention_kv + size_t(found) * D;
-  }
-
-  // Whether any of the tile's entries names a row: the whole simdgroup asks.
-  bool has_rows(int first, uint lane) const {
-    return simd_any(at(first + int(lane) % attention_tile_rows(sizeof(T))) != kNoRow);
   }
 };
 
@@ -123,172 +167,15 @@ RowList<T, D> list_rows(
   return list;
 }
 
-// Threadgroup memory. Pitches spread the rows of a matrix over all banks.
-template <typename T, int D>
-struct AttentionTile {
-  static constant constexpr int kRows = attention_tile_rows(sizeof(T));
-  static constant constexpr int kRowPitch = D + 8;
-  static constant constexpr int kScorePitch = kRows == 8 ? 8 : kRows + 8;
-
-  alignas(16) T rows[kRows * kRowPitch];
-  float scores[2][kAttentionHeads * kScorePitch];  // of half the dims each; [0]: weights
-  float factors[kAttentionHeads];                  // of the sums so far; at last, totals
-};
-
-// Copies list entries [first, first + kRows); where there is no row, zeros.
-template <typename T, int D>
-void stage_rows(
-    thread const RowList<T, D>& list,
-    int first,
-    threadgroup AttentionTile<T, D>& tile,
-    int thread_index,
-    int n_threads) {
-  using Piece = vec<T, 4>;
-  constexpr int kPieces = D / 4;
-  for (int i = thread_index; i < AttentionTile<T, D>::kRows * kPieces; i += n_threads) {
-    const int row = i / kPieces;
-    const int dim = 4 * (i % kPieces);
-    const device T* from = list.row(first + row);
-    threadgroup T* to = tile.rows + row * AttentionTile<T, D>::kRowPitch + dim;
-    *(threadgroup Piece*)to =
-        from == nullptr ? Piece(T(0)) : *(const device Piece*)(from + dim);
-  }
+// From one head's scores to the next's, in a step of n_tokens.
+inline int score_pitch(constant AttentionParams& p, uint n_tokens, int tile_rows) {
+  const int last = p.start + int(n_tokens) - 1;
+  return attention_score_pitch(
+      attention_list_rows(last, p.window, p.ratio, p.n_selected), tile_rows);
 }
 
-// Products of eight heads with the tile over half the dims: simdgroup 2h + i makes half i of
-// heads [8h, 8h + 8). `q` holds n_heads; the rest of the eight are zero.
-template <typename T, int D>
-void multiply_queries(
-    const device T* q,
-    int n_heads,
-    threadgroup AttentionTile<T, D>& tile,
-    uint simdgroup,
-    MatrixLane mine) {
-  using Tile = AttentionTile<T, D>;
-  constexpr int kMatrices = Tile::kRows / kMatrixDim;
-  const int first_head = int(simdgroup) / 2 * kMatrixDim;
-  const int half_index = int(simdgroup) % 2;
-  const int first_dim = half_index * (D / 2);
-  const bool is_head = first_head + mine.row < n_heads;
-  const device T* query = q + size_t(first_head + mine.row) * D + first_dim + mine.column;
-  const threadgroup T* rows = tile.rows + first_dim;
-  MatrixSums<1, kMatrices> sums;
-  clear(sums);
-  for (int d = 0; d < D / 2; d += kMatrixDim) {
-    simdgroup_matrix<T, 8, 8> queries;
-    queries.thread_elements()[0] = is_head ? query[d] : T(0);
-    queries.thread_elements()[1] = is_head ? query[d + 1] : T(0);
-#pragma unroll
-    for (int j = 0; j < kMatrices; ++j) {
-      simdgroup_matrix<T, 8, 8> keys;
-      const threadgroup T* from = rows + j * kMatrixDim * Tile::kRowPitch + d;
-      simdgroup_load(keys, from, Tile::kRowPitch, ulong2(0, 0), true);
-      simdgroup_multiply_accumulate(sums.of[0][j], queries, keys, sums.of[0][j]);
-    }
-  }
-  threadgroup float* scores = tile.scores[half_index] + first_head * Tile::kScorePitch;
-#pragma unroll
-  for (int j = 0; j < kMatrices; ++j) {
-    simdgroup_store(sums.of[0][j], scores + j * kMatrixDim, Tile::kScorePitch);
-  }
-}
-
-inline float masked_score(float score, int at) {
-  return at == kNoRow ? -INFINITY : (at == kHiddenRow ? NAN : score);
-}
-
-// Scores of one head and two neighbouring rows of the tile: -inf where there is no row, NaN
-// where the query may not see it.
-template <typename T, int D>
-float2 pair_of_scores(
-    threadgroup AttentionTile<T, D>& tile,
-    thread const RowList<T, D>& list,
-    int first,
-    int head,
-    int column) {
-  const float scale = 1.0f / precise::sqrt(float(D));
-  const int at = head * AttentionTile<T, D>::kScorePitch + column;
-  const float left = (tile.scores[0][at] + tile.scores[1][at]) * scale;
-  const float right = (tile.scores[0][at + 1] + tile.scores[1][at + 1]) * scale;
-  return float2(
-      masked_score(left, list.at(first + column)),
-      masked_score(right, list.at(first + column + 1)));
-}
-
-// Softmax of one head while tiles pass; the same in the four lanes that share its row of a
-// matrix. The sink is there from the start and has no value.
-struct Softmax {
-  float top;    // largest score so far
-  float total;  // sum of exp(score - top)
-};
-
-inline Softmax start_softmax(float sink) {
-  Softmax softmax;
-  softmax.top = sink;
-  softmax.total = sink == -INFINITY ? 0.0f : 1.0f;
-  return softmax;
-}
-
-inline float softmax_weight(float score, float top) {
-  return score == -INFINITY ? 0.0f : precise::exp(score - top);
-}
-
-// One head's scores of a tile, then its weights: a lane's two columns of each matrix.
-template <int kMatrices>
-struct TileScores {
-  float2 of[kMatrices];
-};
-
-// Turns scores into weights; returns the factor of everything summed before.
-template <int kMatrices>
-float fold_scores(thread Softmax& softmax, thread TileScores<kMatrices>& scores) {
-  float top = softmax.top;
-  for (int j = 0; j < kMatrices; ++j) {
-    top = fmax(top, fmax(scores.of[j].x, scores.of[j].y));
-  }
-  // Lanes that differ in bits 0 and 3 hold the other columns of the same row.
-  top = fmax(top, simd_shuffle_xor(top, ushort(1)));
-  top = fmax(top, simd_shuffle_xor(top, ushort(8)));
-  const float factor = top == softmax.top ? 1.0f : precise::exp(softmax.top - top);
-  float sum = 0.0f;
-  for (int j = 0; j < kMatrices; ++j) {
-    scores.of[j].x = softmax_weight(scores.of[j].x, top);
-    scores.of[j].y = softmax_weight(scores.of[j].y, top);
-    sum += scores.of[j].x;
-    sum += scores.of[j].y;
-  }
-  sum += simd_shuffle_xor(sum, ushort(1));
-  sum += simd_shuffle_xor(sum, ushort(8));
-  softmax.top = top;
-  softmax.total = fma(softmax.total, factor, sum);
-  return factor;
-}
-
-// Softmax of a tile's scores of one head, whose lanes each hold `column` and the next: leaves
-// weights and factors in the tile.
-template <typename T, int D>
-void soften_tile(
-    thread Softmax& softmax,
-    threadgroup AttentionTile<T, D>& tile,
-    thread const RowList<T, D>& list,
-    int first,
-    int head,
-    int column) {
-  using Tile = AttentionTile<T, D>;
-  TileScores<Tile::kRows / kMatrixDim> scores;
-  for (int j = 0; j < Tile::kRows / kMatrixDim; ++j) {
-    scores.of[j] = pair_of_scores(tile, list, first, head, j * kMatrixDim + column);
-  }
-  const float factor = fold_scores(softmax, scores);
-  threadgroup float* weights = tile.scores[0] + head * Tile::kScorePitch + column;
-  for (int j = 0; j < Tile::kRows / kMatrixDim; ++j) {
-    weights[j * kMatrixDim] = scores.of[j].x;
-    weights[j * kMatrixDim + 1] = scores.of[j].y;
-  }
-  if (column == 0) {
-    tile.factors[head] = factor;
-  }
-}
+// Whether a tile has work to do; its entries are those of the simdgroup's lanes.
+inline bool names_rows(int entry) { return simd_any(entry != kNoRow); }
 
 // The heads of a threadgroup: [first, first + n) of the token's.
 struct HeadBlock {
@@ -307,22 +194,127 @@ inline HeadBlock head_block(constant AttentionParams& p, uint3 group) {
   return heads;
 }
 
-// Two neighbouring dims of the output from their sums; the last 2 * n_pairs are rotated back.
+// ---- a tile in threadgroup memory
+
+// Rows end in zeros up to a whole block of dims. The pitches spread what a simdgroup reads at
+// a time evenly over 32 banks.
 template <typename T, int D>
-float2 finish(
-    float2 sums, float total, int dim, const device float* rotation, int n_pairs) {
-  const float2 x = sums / total;
-  const int first_rotated = D - 2 * n_pairs;
-  if (dim < first_rotated) {
-    return x;
-  }
-  const float cosine = rotation[dim - first_rotated];
-  const float sine = -rotation[dim - first_rotated + 1];
-  return float2(fma(x.x, cosine, -(x.y * sine)), fma(x.x, sine, x.y * cosine));
+struct AttentionTile {
+  static constant constexpr int kRows = attention_tile_rows(sizeof(T));
+  static constant constexpr int kBlocks = attention_tiles(D, kAttentionDotBlock);
+  static constant constexpr int kRowDims = kBlocks * kAttentionDotBlock;
+  static constant constexpr int kRowPitch = kRowDims + 16;
+  static constant constexpr int kScorePitch = kRows == 8 ? 8 : kRows + 8;
+
+  typename FourValues<T>::Aligned rows[kRows * kRowPitch / 4];
+  float scores[2]
+              [kAttentionHeads * kScorePitch];  // of half the blocks each; [0]: weights
+  float factors[kAttentionHeads];               // of the sums so far; at last, totals
+  float masks[kRows];                           // replaces scores where it is not 0
+};
+static_assert(
+    sizeof(AttentionTile<bfloat, kAttentionMaxDim>) <= 32768, "threadgroup memory");
+static_assert(
+    sizeof(AttentionTile<float, kAttentionMaxDim>) <= 32768, "threadgroup memory");
+
+// Dims [dim, dim + 4) of a row of the tile.
+template <typename T, int D>
+float4 tile_four(const threadgroup AttentionTile<T, D>& tile, int row, int dim) {
+  return FourValues<T>::widen(
+      tile.rows[(row * AttentionTile<T, D>::kRowPitch + dim) / 4]);
 }
 
-template <typename T>
-void store_pair(device T* out, float2 pair) {
-  out[0] = T(pair.x);
-  out[1] = T(pair.y);
+inline float mask_of(int entry) {
+  return entry == kNoRow ? -INFINITY : (entry == kHiddenRow ? NAN : 0.0f);
+}
+
+// Copies the rows of a tile's entries, one row by one simdgroup; no row is zeros.
+template <typename T, int D>
+void stage_rows(
+    thread const RowList<T, D>& list,
+    int entry,
+    threadgroup AttentionTile<T, D>& tile,
+    uint simdgroup,
+    uint n_simdgroups,
+    uint lane) {
+  using Tile = AttentionTile<T, D>;
+  using Piece = typename FourValues<T>::Aligned;
+  for (int r = int(simdgroup); r < Tile::kRows; r += int(n_simdgroups)) {
+    const int found = simd_shuffle(entry, ushort(r));
+    const device T* from = list.row(found);
+    for (int d = 4 * int(lane); d < Tile::kRowDims; d += 4 * kSimdWidth) {
+      Piece piece = Piece(0);
+      if (from != nullptr && d < D) {
+        piece = stored_four(from + d);
+      }
+      tile.rows[(r * Tile::kRowPitch + d) / 4] = piece;
+    }
+    if (lane == 0) {
+      tile.masks[r] = mask_of(found);
+    }
+  }
+}
+
+// Products of eight heads with the tile: simdgroup 2h + i takes every other block of dims from
+// block i on, for heads [8h, 8h + 8). `q` holds n_heads; the rest of the eight are zero. In
+// step s of a block row and column i of a matrix are dim 4i + s, so that a lane reads
+// neighbours.
+template <typename T, int D>
+void multiply_queries(
+    const device T* q,
+    int n_heads,
+    threadgroup AttentionTile<T, D>& tile,
+    uint simdgroup,
+    MatrixLane mine) {
+  using Tile = AttentionTile<T, D>;
+  constexpr int kMatrices = Tile::kRows / kMatrixDim;
+  const int head = int(simdgroup) / 2 * kMatrixDim + mine.row;
+  const int parity = int(simdgroup) % 2;
+  const device T* query = q + size_t(head) * D;
+  MatrixSums<1, kMatrices> sums;
+  clear(sums);
+  for (int block = parity; block < Tile::kBlocks; block += 2) {
+    const int first_dim = block * kAttentionDotBlock;
+    const int query_dim = first_dim + 4 * mine.column;
+    float4 left[2] = {float4(0.0f), float4(0.0f)};
+    if (head < n_heads && query_dim < D) {
+      left[0] = FourValues<T>::widen(stored_four(query + query_dim));
+      left[1] = FourValues<T>::widen(stored_four(query + query_dim + 4));
+    }
+    float4 right[kMatrices][2];
+#pragma unroll
+    for (int j = 0; j < kMatrices; ++j) {
+      const int row = j * kMatrixDim + mine.column;
+      right[j][0] = tile_four(tile, row, first_dim + 4 * mine.row);
+      right[j][1] = tile_four(tile, row + 1, first_dim + 4 * mine.row);
+    }
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      const simdgroup_float8x8 queries = matrix_of(left[0][s], left[1][s]);
+#pragma unroll
+      for (int j = 0; j < kMatrices; ++j) {
+        const simdgroup_float8x8 keys = matrix_of(right[j][0][s], right[j][1][s]);
+        simdgroup_multiply_accumulate(sums.of[0][j], queries, keys, sums.of[0][j]);
+      }
+    }
+  }
+  threadgroup float* scores = tile.scores[parity] + (head - mine.row) * Tile::kScorePitch;
+#pragma unroll
+  for (int j = 0; j < kMatrices; ++j) {
+    simdgroup_store(sums.of[0][j], scores + j * kMatrixDim, Tile::kScorePitch);
+  }
+}
+
+// Scores of one head and two neighbouring rows of the tile: -inf where there is no row, NaN
+// where the query may not see it.
+template <typename T, int D>
+float2 pair_of_scores(threadgroup AttentionTile<T, D>& tile, int head, int column) {
+  const float scale = 1.0f / precise::sqrt(float(D));
+  float2 pair;
+  for (int c = 0; c < 2; ++c) {
+    const int at = head * AttentionTile<T, D>::kScorePitch + column + c;
+    const float mask = tile.masks[column + c];
+    pair[c] = mask == 0.0f ? (tile.scores[0][at] + tile.scores[1][at]) * scale : mask;
+  }
+  return pair;
 }

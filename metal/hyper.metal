@@ -352,9 +352,11 @@ template <int S>
 }
 
 #ifdef DSV4_EVERY_KERNEL
+// clang-format off
 instantiate_kernel(hyper_dots, 1, 1)
 instantiate_kernel(hyper_dots, 8, kHyperTileTokens)
 instantiate_kernel(hyper_pre, 4, 4)
 instantiate_kernel(hyper_head, 4, 4)
 instantiate_kernel(hyper_post, 4, 4)
+// clang-format on
 #endif

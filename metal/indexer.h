@@ -11,17 +11,22 @@ enum IndexerQueriesBuffer {
 };
 
 enum IndexerScoresBuffer {
-  kIndexerScoresQ,     // [T, I, D] row dtype
-  kIndexerScoresW,     // [T, I] f32
-  kIndexerScoresRows,  // [capacity, D] row dtype
-  kIndexerScoresOut,   // [T, N] f32
-  kIndexerScoresParams,
+  kIndexerScoresQ,       // [T, I, D] row dtype
+  kIndexerScoresW,       // [T, I] f32
+  kIndexerScoresRows,    // [capacity, D] row dtype
+  kIndexerScoresOut,     // [T, N] f32
+  kIndexerScoresParams,  // IndexerScoresLaunch
 };
 
 enum IndexerTopkBuffer {
   kIndexerTopkScores,    // [T, N] f32
-  kIndexerTopkSelected,  // [T, k] i32
+  kIndexerTopkSelected,  // [T, slices, k] i32
   kIndexerTopkParams,
+};
+
+enum IndexerAllBuffer {
+  kIndexerAllSelected,  // [T, k] i32
+  kIndexerAllParams,    // IndexerTopkParams
 };
 
 enum IndexerMergeBuffer {
@@ -31,16 +36,17 @@ enum IndexerMergeBuffer {
   kIndexerMergeParams,      // IndexerTopkParams
 };
 
-// Scores that exist at one time while rows are selected, unless one token needs more.
+// Scores, and candidates of their selection, that exist at one time, unless one token needs more.
 DSV4_CONST int kIndexerScratchBytes = 16 << 20;
 
-// Scores of a threadgroup: these rows by one token, or by so many tokens that share the rows.
-DSV4_CONST int kIndexerTileRows = 64;
-DSV4_CONST int kIndexerTileTokens = 4;
-
-// Rows of one token that a simdgroup scores.
+// Rows of a tile, whose simdgroups hold so many each while they are scored.
 DSV4_CONST int kIndexerSimdgroupRows = 16;
-DSV4_CONST int kIndexerSimdgroups = kIndexerTileRows / kIndexerSimdgroupRows;
+DSV4_CONST int kIndexerTileRows = 128;
+DSV4_CONST int kIndexerThreads = kSimdWidth * kIndexerTileRows / kIndexerSimdgroupRows;
+
+// Tokens of a threadgroup, at most, and threadgroups that occupy a GPU.
+DSV4_CONST int kIndexerGroupTokens = 16;
+DSV4_CONST int kIndexerGroups = 256;
 
 // More rows than this are selected from slice by slice, then from the best of the slices.
 DSV4_CONST int kIndexerSliceRows = 8192;
@@ -48,12 +54,35 @@ DSV4_CONST int kIndexerSliceMaxK = kIndexerSliceRows / 4;
 
 // A threadgroup that selects has a thread for so many rows, within the limit of threads.
 DSV4_CONST int kIndexerThreadRows = 4;
-DSV4_CONST int kIndexerTopkMaxThreads = 1024;
+DSV4_CONST int kIndexerTopkThreads = 1024;
+DSV4_CONST int kIndexerAllThreads = 256;
+
+constexpr int indexer_pieces(int n, int piece) {
+  return n / piece + (n % piece > 0 ? 1 : 0);
+}
+
+// Slices of n rows; 1 where the selection reads all of them at once.
+constexpr int indexer_slices(int n_rows, int k) {
+  return n_rows <= kIndexerSliceRows || k > kIndexerSliceMaxK
+             ? 1
+             : indexer_pieces(n_rows, kIndexerSliceRows);
+}
 
 // Candidates of a token that sees `n` rows: k of every whole slice, and what the rest gives.
 constexpr int indexer_candidates(int n, int k) {
   return n / kIndexerSliceRows * k +
          (n % kIndexerSliceRows < k ? n % kIndexerSliceRows : k);
+}
+
+// Memory of the best of a token's slices.
+constexpr int64_t indexer_candidate_bytes(int n_rows, int k) {
+  return indexer_slices(n_rows, k) == 1 ? 0 : int64_t{4} * indexer_slices(n_rows, k) * k;
+}
+
+// Tokens that are selected for at one time, of n_tokens that need so many bytes each.
+constexpr int indexer_tile_tokens(int64_t token_bytes, int n_tokens) {
+  const int64_t fit = token_bytes == 0 ? n_tokens : kIndexerScratchBytes / token_bytes;
+  return fit < 1 ? 1 : int(fit < n_tokens ? fit : n_tokens);
 }
 
 struct IndexerQueriesParams {
@@ -73,6 +102,28 @@ struct IndexerScoresParams {
   float scale;      // times w
 };
 static_assert(sizeof(IndexerScoresParams) == 24, "layout is shared with the GPU");
+
+// One launch of scores. A threadgroup has several tokens or several tiles of rows, not both.
+struct IndexerScoresLaunch {
+  IndexerScoresParams scores;
+  int32_t n_tokens;      // T
+  int32_t group_tokens;  // tokens of a threadgroup, to which it keeps its rows
+  int32_t group_tiles;   // tiles of a threadgroup, to which it keeps its token
+};
+static_assert(sizeof(IndexerScoresLaunch) == 36, "layout is shared with the GPU");
+
+// One token streams past its rows; several share them, as many as leave every core some work.
+constexpr IndexerScoresLaunch indexer_scores_launch(
+    IndexerScoresParams scores, int n_tokens) {
+  const int tiles = indexer_pieces(scores.n_rows, kIndexerTileRows);
+  const int token_groups = indexer_pieces(kIndexerGroups, tiles);
+  const int tokens = indexer_pieces(n_tokens, token_groups);
+  return IndexerScoresLaunch{
+      scores,
+      n_tokens,
+      tokens < kIndexerGroupTokens ? tokens : kIndexerGroupTokens,
+      n_tokens == 1 ? indexer_pieces(tiles, kIndexerGroups) : 1};
+}
 
 struct IndexerTopkParams {
   int32_t n_rows;  // N, the width of a row of scores

@@ -9,7 +9,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent
 # What a compiled shader depends on beside its own text.
-SOURCES = ("*.py", "rewriter/*.py", "include/*", "runtime/*")
+SOURCES = ("compiler.py", "library.py", "rewriter/*.py", "include/*")
 
 
 def folder() -> Path:

@@ -14,9 +14,12 @@ from mslsim.errors import ShaderError
 
 INCLUDE = PACKAGE / "include"
 CLANGS = ("clang++-19", "clang++-20", "clang++-21", "clang++-22")
+MESSAGE_CHARACTERS = 20000
+# Snippets and columns would be those of the rewritten text.
+PLAIN_MESSAGES = ("-fno-caret-diagnostics", "-fno-show-column")
 DEFINES = (
     "-D__METAL__=1",
-    "-D__METAL_VERSION__=320",
+    "-D__METAL_VERSION__=310",
     "-D__HAVE_BFLOAT__=1",
     "-D__METAL_MACOS__=1",
 )
@@ -24,6 +27,7 @@ COMMON = (
     *("-std=gnu++17", "-fPIC", "-g1", "-w", "-Wno-c++11-narrowing"),
     *("-fno-strict-aliasing", "-fno-math-errno", "-fno-exceptions", "-fno-rtti"),
     *("-ffp-contract=off", "-Xclang", "-ffloat16-excess-precision=none"),
+    *PLAIN_MESSAGES,
     *("-nostdinc", "-nostdinc++", "-fno-omit-frame-pointer", "-fconvergent-functions"),
     # The return address of a barrier or SIMD-group call names it: no pass may duplicate the call,
     # and x86 code generation does not know that it is convergent.
@@ -67,13 +71,14 @@ class Compiler:
             [*self.command, *arguments], input=text, capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise ShaderError(f"{' '.join(self.command)} failed:\n{done.stderr[:20000]}")
+            raise ShaderError(first_errors(done.stderr))
         return done.stdout
 
     def preprocess(self, source: str, name: str, options: list[str]) -> str:
         """The source with its includes and macros expanded; line markers name the origin."""
         return self.run(
             *("-E", "-x", "c++", "-std=gnu++17", "-nostdinc", "-nostdinc++", "-undef"),
+            *PLAIN_MESSAGES,
             *DEFINES,
             f"-I{INCLUDE}",
             *options,
@@ -91,7 +96,7 @@ class Compiler:
                 self.run(
                     *self.flags(mode),
                     *("-Xclang", "-fno-pch-timestamp", "-x", "c++-header"),
-                    *(str(INCLUDE / "msl_core.h"), "-o", str(partial)),
+                    *(str(INCLUDE / "msl_library.h"), "-o", str(partial)),
                 )
         return header
 
@@ -106,22 +111,32 @@ class Compiler:
                     *("-include-pch", str(self.precompiled_header(mode))),
                     *("-c", str(unit), "-o", str(unlinked)),
                 )
-                self.link(unlinked, partial)
+                link(unlinked, partial)
             finally:
                 unit.unlink(missing_ok=True)
                 unlinked.unlink(missing_ok=True)
 
-    def link(self, unlinked: Path, target: Path) -> None:
-        """Links one object into a shared object that the runtime library completes."""
-        # Not with zig: it would link its own thread sanitizer.
-        linker = ("cc",) if self.is_zig else self.command
-        subprocess.run([*linker, "-shared", "-o", target, unlinked, "-lm"], check=True)
+
+def link(unlinked: Path, target: Path) -> None:
+    """Links one object into a shared object that the runtime library completes.
+
+    The compilers' drivers would take as long as a small shader, and zig's would add its own
+    thread sanitizer.
+    """
+    subprocess.run(["ld", "-shared", "-o", target, unlinked, "-lm"], check=True)
+
+
+def first_errors(messages: str) -> str:
+    """A compiler's messages from the first error on."""
+    lines = messages[:MESSAGE_CHARACTERS].splitlines()
+    first = next((i for i, line in enumerate(lines) if "error:" in line), 0)
+    return "\n".join(lines[first:])
 
 
 @cache
 def installed_compilers() -> tuple[Compiler, ...]:
     """Every usable compiler of this machine, best first."""
-    commands = [(name,) for name in CLANGS if shutil.which(name)]
+    commands: list[tuple[str, ...]] = [(name,) for name in CLANGS if shutil.which(name)]
     if importlib.util.find_spec("ziglang") is not None:
         commands.append((sys.executable, "-m", "ziglang", "c++"))
     return tuple(compiler(command) for command in commands)

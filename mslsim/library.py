@@ -67,7 +67,6 @@ class Library:
             self._compile(text)
         facts = json.loads(self._facts.read_text())
         self.kernel_names: list[str] = facts["kernels"]
-        self.lints: list[str] = facts["lints"]
         self._opened: dict[str, int] = {}
 
     def _compile(self, text: str) -> None:
@@ -75,7 +74,7 @@ class Library:
             rewritten = rewrite(text, only=self._only)
         except MslSyntaxError as error:
             raise ShaderError(str(error)) from error
-        facts = {"kernels": sorted(rewritten.entries), "lints": rewritten.lints}
+        facts = {"kernels": sorted(rewritten.kernels)}
         # The shared object is written last: where it exists, the facts do.
         partial = self._facts.with_suffix(f".{id(self)}.partial")
         partial.write_text(json.dumps(facts))

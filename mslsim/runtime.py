@@ -2,7 +2,6 @@
 
 import ctypes
 import importlib.util
-import subprocess
 from ctypes import POINTER, c_bool, c_char_p, c_double, c_int, c_int32, c_uint8, c_uint32, c_uint64
 from ctypes import c_void_p as pointer
 from functools import cache

@@ -85,7 +85,11 @@ def test_a_file_fits_in_one_head(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 400
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
+# Headers that stand in for MLX's and Apple's have the names of those.
+NAMED_HERE = [path for path in SOURCES if "include" not in path.parts]
+
+
+@pytest.mark.parametrize("path", NAMED_HERE, ids=relative)
 def test_a_file_has_a_name_that_says_something(path: Path) -> None:
     assert path.stem not in REFUSED_NAMES
 

@@ -1,26 +1,47 @@
-"""The list of seeded bugs fits the shaders, the tests and the page."""
+"""The list of seeded bugs fits the shaders, the tests and the page; some are run for real."""
 
 import shutil
 from pathlib import Path
 
 import pytest
 
-from seeded_bugs import PAGE, ROOT, SEEDED_BUGS, TABLE, SeededBug, table
+from executors import HAS_SIMULATOR
+from run_seeded_bugs import PAGE, ROOT, SHADERS, TABLE, outcome, table
+from seeded_bugs import KINDS, SEEDED_BUGS, SeededBug
+
+IDS = [f"{bug.file}: {bug.what}" for bug in SEEDED_BUGS]
 
 
-@pytest.mark.parametrize("bug", SEEDED_BUGS, ids=lambda bug: f"{bug.file}: {bug.what}")
+@pytest.mark.parametrize("bug", SEEDED_BUGS, ids=IDS)
 def test_a_seeded_bug_still_applies(bug: SeededBug, tmp_path: Path) -> None:
-    shutil.copy(ROOT / "metal" / bug.file, tmp_path)
+    shutil.copy(SHADERS / bug.file, tmp_path)
     bug.seed(tmp_path)
+    assert (tmp_path / bug.file).read_text() != (SHADERS / bug.file).read_text()
     file, name = bug.test.split("::")
     assert f"def {name}(" in (ROOT / "tests/kernels" / file).read_text()
 
 
-def test_every_shader_has_seeded_bugs() -> None:
-    broken = {bug.test.split("::")[0].removeprefix("test_").split(".")[0] for bug in SEEDED_BUGS}
-    shaders = {path.stem for path in (ROOT / "metal").glob("*.metal")}
-    assert [name for name in sorted(shaders) if not any(b.startswith(name) for b in broken)] == []
+def test_every_kind_and_every_shader_is_broken() -> None:
+    assert set(KINDS) <= {bug.kind for bug in SEEDED_BUGS}
+    tested = {bug.test.split("::")[0] for bug in SEEDED_BUGS}
+    unbroken = [
+        path.stem
+        for path in sorted(SHADERS.glob("*.metal"))
+        if not any(file.startswith(f"test_{path.stem}") for file in tested)
+    ]
+    assert unbroken == []
 
 
 def test_the_page_lists_the_seeded_bugs() -> None:
-    assert TABLE.search(PAGE.read_text())[0] == table(), "run `python tests/seeded_bugs.py --page`"
+    listed = TABLE.search(PAGE.read_text())
+    assert listed is not None
+    assert listed[0] == table(), "run `python tests/run_seeded_bugs.py --page`"
+
+
+# The others are run by `make seeded-bugs`.
+@pytest.mark.skipif(not HAS_SIMULATOR, reason="no simulator on this machine")
+@pytest.mark.parametrize("kind", ["barrier", "alignment"])
+def test_a_seeded_bug_is_caught(kind: str) -> None:
+    bug = next(bug for bug in SEEDED_BUGS if bug.kind == kind)
+    result = outcome(bug)
+    assert result.caught, result.by

@@ -82,6 +82,7 @@ void CommandEncoder::bind(const array& a, int idx, int64_t offset, Binding::Kind
   Binding binding{.kind = kind};
   binding.data = const_cast<char*>(a.data<char>()) + offset;
   binding.n_bytes = static_cast<size_t>(n_bytes - offset);
+  binding.begin = static_cast<int>((a.offset() + offset) & 15);
   binding.memory = a.data_shared_ptr();
   bindings_[idx] = std::move(binding);
 }
@@ -261,7 +262,8 @@ void CommandEncoder::run(const msl_kernel& kernel, const Grid& grid) {
         binding.kind == Binding::kBytes ? binding.bytes.data() : binding.data;
     launch.buffer_bytes[index] = binding.n_bytes;
     launch.buffer_flags[index] = (binding.kind == Binding::kOutput ? 0 : MSL_READ_ONLY) |
-                                 (binding.fresh ? MSL_FRESH : 0);
+                                 (binding.fresh ? MSL_FRESH : 0) |
+                                 binding.begin * MSL_BEGIN;
   }
   for (const auto& [index, length] : threadgroup_bytes_) {
     launch.threadgroup_bytes[index] = static_cast<uint32_t>(length);

@@ -11,6 +11,7 @@ enum msl_buffer_flags {
   MSL_READ_ONLY = 1,  // the kernel may not write it
   MSL_FRESH =
       2,  // nothing has written it: starts as NaN, reads before writes are reported
+  MSL_BEGIN = 16  // times the low four bits of its address, from 0 to 15
 };
 
 enum msl_order { MSL_FORWARD = 0, MSL_REVERSE = 1, MSL_RANDOM = 2 };

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from arrays import EPS, same_bits, strided, to_numpy
-from mlx_dsv4 import _ext, ops, reference
+from mlx_dsv4 import ops, reference
 
 NORM_EPS, HYPER_EPS, ITERATIONS = 1e-6, 1e-6, 20
 SETTINGS = {"norm_eps": NORM_EPS, "hyper_eps": HYPER_EPS, "iterations": ITERATIONS}
@@ -252,11 +252,20 @@ def test_instruction_sets_agree_to_the_bit(each_isa: list[str]) -> None:
         assert all(same_bits(a, b) for a, b in zip(results[0], other, strict=True))
 
 
-@pytest.mark.parametrize("case", [Case(5, 3, 48), Case(9, 4, 256)], ids=str)
-def test_orders_of_threads_change_no_bit(case: Case, each_order: Iterator[str]) -> None:
-    results = [run_all(case) for _ in each_order]
-    for other in results[1:]:
-        assert all(same_bits(a, b) for a, b in zip(results[0], other, strict=True))
+@pytest.mark.parametrize("case", [Case(5, 3, 48), Case(9, 4, 4096)], ids=str)
+def test_thread_orders_change_no_bit(case: Case, each_order: Callable[[], Iterator[str]]) -> None:
+    results = [run_all(case) for _ in each_order()]
+    assert all(same_bits(*pair) for r in results[1:] for pair in zip(r, results[0], strict=True))
+
+
+def test_post_has_the_same_bits_on_every_executor(
+    each_executor: Callable[[], Iterator[str]],
+) -> None:
+    results = []
+    for _ in each_executor():
+        results.append(ops.hyper_post(*on_mlx(make_post_inputs(Case(9, 5, 112)))))
+        mx.eval(results[-1])
+    assert all(same_bits(a, results[0]) for a in results)
 
 
 def test_nan_stays_in_its_token(executor: str) -> None:
@@ -271,20 +280,9 @@ def test_nan_stays_in_its_token(executor: str) -> None:
         np.testing.assert_array_equal(to_numpy(result)[others], to_numpy(expected)[others])
 
 
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    """Sets the number of threads; the test's end puts it back."""
-    before = _ext.num_threads()
-    yield _ext.set_num_threads
-    _ext.set_num_threads(before)
-
-
 @pytest.mark.parametrize("case", [Case(1, 4, 4096), Case(33, 4, 256)], ids=str)
-def test_threads_change_no_bit(case: Case, threads: Callable[[int], None]) -> None:
-    results = []
-    for n in (1, 2, 5):
-        threads(n)
-        results.append(run_all(case))
+def test_threads_change_no_bit(case: Case, each_thread_count: Callable[[], Iterator[int]]) -> None:
+    results = [run_all(case) for _ in each_thread_count()]
     for other in results[1:]:
         assert all(same_bits(a, b) for a, b in zip(results[0], other, strict=True))
 

@@ -78,6 +78,10 @@ def test_ties_go_to_the_lower_id_and_nan_is_last(executor: str) -> None:
     logits = mx.array([[1.0, 2.0, 1.0, 1.0], [np.nan, 0.0, np.nan, -1.0]])
     ids, _ = ops.route_scored(logits, mx.zeros(4), k=3, scale=1.0)
     assert ids.tolist() == [[1, 0, 2], [1, 3, 0]]
+    for nan in (np.nan, -np.nan):
+        bias = mx.array(np.array([0, 0, 0, nan], np.float32))
+        ids, _ = ops.route_scored(logits[:1], bias, k=4, scale=1.0)
+        assert ids.tolist() == [[1, 0, 2, 3]]
 
 
 def test_infinite_logits_choose_and_extreme_ones_stay_finite(executor: str) -> None:

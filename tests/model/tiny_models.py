@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 
 from mlx_dsv4.config import ModelConfig
@@ -23,9 +24,9 @@ class TinyModel:
     config: ModelConfig
     weights: dict[str, np.ndarray]
 
-    def load(self, numerics: Numerics) -> Model:
+    def load(self, numerics: Numerics, device: mx.DeviceType = mx.cpu) -> Model:
         with GGUFFile(self.path) as file:
-            return Model(load_weights(file), numerics=numerics)
+            return Model(load_weights(file), numerics=numerics, device=mx.Device(device, 0))
 
 
 FLOAT32 = Formats()

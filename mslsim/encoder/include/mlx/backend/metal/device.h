@@ -126,6 +126,7 @@ class CommandEncoder {
     enum Kind { kInput, kOutput, kBytes } kind;
     char* data = nullptr;
     size_t n_bytes = 0;
+    int begin = 0;  // low bits of its address: Metal's buffers begin at a page
     std::shared_ptr<array::Data> memory;
     std::vector<char> bytes;
     bool fresh = false;
