@@ -1,4 +1,7 @@
 #include "attention.h"
+
+#include <sstream>
+
 #include "metal_library.h"
 #include "mlx/backend/metal/device.h"
 
@@ -85,8 +88,10 @@ void AttentionQueries::eval_gpu(const std::vector<mx::array>&, std::vector<mx::a
 void Attention::eval_gpu(
     const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
   if (params_.dim > kAttentionMaxDim) {
-    reject(
-        "attention", "D must be <= ", kAttentionMaxDim, " on the GPU; got ", params_.dim);
+    std::ostringstream message;
+    message << "[attention] D must be at most " << kAttentionMaxDim << " on the GPU; got "
+            << params_.dim;
+    throw std::runtime_error(message.str());
   }
   allocate(outputs[0]);
   if (outputs[0].size() == 0) {
