@@ -75,6 +75,22 @@ inline void check_in_place(const char* op, const char* name, const mx::array& we
   }
 }
 
+// Known only when the array is evaluated: a GPU loads 16-bit and 32-bit values at multiples of
+// their size.
+inline void check_on_gpu(
+    const char* op, const char* name, const mx::array& weight, int format) {
+  check_in_place(op, name, weight);
+  if (weight.offset() % block_alignment(format) != 0) {
+    reject(
+        op,
+        name,
+        " must begin at a multiple of ",
+        block_alignment(format),
+        " bytes of its buffer; got byte ",
+        weight.offset());
+  }
+}
+
 // This thread's scratch, kept between calls.
 inline PanelScratch& panel_scratch() {
   thread_local const auto scratch = std::make_unique<PanelScratch>();

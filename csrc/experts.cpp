@@ -121,7 +121,8 @@ mx::array experts(
       check_matrix(op, "gate", gate, gate_format, n_experts, hidden, dim),
       check_matrix(op, "up", up, up_format, n_experts, hidden, dim),
       check_matrix(op, "down", down, down_format, n_experts, dim, hidden),
-      clamp};
+      clamp,
+      n_tokens};
   const auto stream = mx::to_stream(stream_or_device);
   return mx::array(
       x.shape(),

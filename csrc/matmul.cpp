@@ -88,7 +88,7 @@ mx::array matmul(
   return mx::array(
       {x.shape(0), n_rows},
       mx::float32,
-      std::make_shared<Matmul>(stream, MatmulParams{n_rows, k, groups, code}),
+      std::make_shared<Matmul>(stream, MatmulParams{n_rows, k, groups, code, x.shape(0)}),
       {dense(x, stream), weight});
 }
 

@@ -1,23 +1,18 @@
 // Values of GGUF blocks on the GPU: one struct per format.
 //
-// Rows are taken in blocks of 32 values, whatever the format's own block. Four lanes share a
-// block of a row: lane q decodes the slots 2q and 2q + 1, each four consecutive values that
-// begin at slot_start(slot). The struct chooses slot_start, so that a lane's bytes are adjacent.
-// To add a format, add its struct.
+// Four lanes share kBlockValues of a row: lane q decodes the slots 2q and 2q + 1, each four
+// consecutive values that begin at slot_start(slot). A format's struct chooses slot_start so that
+// a lane's bytes are adjacent. To add a format, add its struct.
 //
-// Values are exact in f32. Hardware that flushes subnormal numbers makes zero of those below
-// 2^-126: scale bytes 0 and 1 of MXFP4, subnormal f32 and bf16 weights.
-// Blocks of 34 and 17 bytes lie at any address, so bytes are loaded as packed vectors, which
-// need no more alignment than their element has.
+// Values are exact in f32, given that f16 arithmetic keeps subnormal numbers. Where f32 arithmetic
+// flushes them, products take those below 2^-126 as zero: scale bytes 0 and 1 of MXFP4, subnormal
+// f32 and bf16 weights. Blocks of 34 bytes begin at even addresses and those of 17 at any, so they
+// are loaded as packed vectors, which need no more alignment than their element has.
 #pragma once
 
 #include "blocks.h"
 
 using namespace metal;
-
-DSV4_CONST int kBlockValues = 32;
-DSV4_CONST int kSlotValues = 4;
-DSV4_CONST int kLanesPerRow = 4;
 
 inline float4 load_four(const device float* from) {
   return float4(*(const device packed_float4*)from);
@@ -90,12 +85,12 @@ struct BlockValues<kFormatQ8_0> {
   static int slot_start(int slot) { return slot * kSlotValues; }
   static void decode(
       const device uchar* row, int block, int q, int, thread float4* slots) {
-    const device uchar* bytes = row + block * block_bytes(kFormatQ8_0);
-    const float scale = float(as_type<half>(uchar2(*(const device packed_uchar2*)bytes)));
-    const device packed_char4* values =
-        (const device packed_char4*)(bytes + 2 + 2 * q * kSlotValues);
-    slots[0] = scale * float4(char4(values[0]));
-    slots[1] = scale * float4(char4(values[1]));
+    const device ushort* words =
+        (const device ushort*)(row + block * block_bytes(kFormatQ8_0));
+    const float scale = float(as_type<half>(words[0]));
+    const ushort4 codes = ushort4(*(const device packed_ushort4*)(words + 1 + 4 * q));
+    slots[0] = scale * float4(as_type<char4>(codes.xy));
+    slots[1] = scale * float4(as_type<char4>(codes.zw));
   }
 };
 
@@ -105,11 +100,11 @@ inline float half_e8m0(uint e) {
 }
 
 // Twice the E2M1 values in bits 0..3 of each half of a and b. Shifted into place, a code is the
-// f16 number 2^-14 times its value.
+// f16 number 2^-14 times its value, subnormal for 0.5; the sum makes zero of minus zero.
 inline float4 doubled_e2m1(uint a, uint b) {
   const uint2 pairs = uint2(a, b);
   const uint2 bits = (pairs & 0x00070007u) << 9 | (pairs & 0x00080008u) << 12;
-  return float4(as_type<half4>(bits) * 32768.0h);
+  return float4(fma(as_type<half4>(bits), half4(32768.0h), half4(0.0h)));
 }
 
 // Byte i holds values i and i + 16: slot 2q begins at 4q, slot 2q + 1 at 16 + 4q.

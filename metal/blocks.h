@@ -26,7 +26,18 @@ constexpr int block_bytes(int format) {
                                   : 2;
 }
 
+// Where a block may begin: the size of its widest part.
+constexpr int block_alignment(int format) {
+  return format == kFormatF32 ? 4 : format == kFormatMXFP4 ? 1 : 2;
+}
+
 // k is a multiple of block_elements(format).
 constexpr int64_t row_bytes(int format, int k) {
   return int64_t(k / block_elements(format)) * block_bytes(format);
 }
+
+// The kernels take rows in blocks of 32 values, whatever the format's own block is. A block has
+// eight slots of four values, and four lanes decode it, two slots each.
+DSV4_CONST int kBlockValues = 32;
+DSV4_CONST int kSlotValues = 4;
+DSV4_CONST int kLanesPerBlock = 4;

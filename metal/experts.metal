@@ -17,6 +17,7 @@
 //           once each way
 // Numerics  products in the order of tile_products.h; exp and division precise; one fma per
 //           term of out. A pair's values do not depend on its tile
+// Bad ids   an id outside 0..E - 1 is in no list and no tile; nothing of it is read
 // Page      docs/kernels/experts.md
 
 #include "experts.h"
@@ -80,18 +81,38 @@
   }
 }
 
-// The pairs of this lane's columns: `tile.first` itself, or places of `pairs` where pairs
-// are grouped. `shared` pairs have one row of x.
-template <int kTokenTiles, bool kGrouped>
-inline TokenColumns<kTokenTiles> pair_columns(
-    PairTile tile, const device int* pairs, int shared, FragmentLane at) {
+// The pairs of this lane's columns: place i of a tile has the pair of place tile.first + i of
+// `pairs`.
+template <int kTokenTiles>
+inline TokenColumns<kTokenTiles> listed_pairs(
+    PairTile tile, const device int* pairs, FragmentLane at) {
   TokenColumns<kTokenTiles> columns;
   DSV4_UNROLL
   for (int j = 0; j < kTokenTiles; ++j) {
     for (int c = 0; c < 2; ++c) {
       const int i = kFragment * j + at.column + c;
-      const int pair = i >= tile.n ? -1 : kGrouped ? pairs[tile.first + i] : tile.first;
-      columns.rows[j][c] = pair < 0 ? -1 : pair / shared;
+      columns.rows[j][c] = i < tile.n ? pairs[tile.first + i] : -1;
+    }
+  }
+  return columns;
+}
+
+// One pair, in the first column.
+inline TokenColumns<1> single_pair(int pair, FragmentLane at) {
+  TokenColumns<1> columns;
+  columns.rows[0][0] = at.column == 0 ? pair : -1;
+  columns.rows[0][1] = -1;
+  return columns;
+}
+
+template <int kTokenTiles>
+inline TokenColumns<kTokenTiles> tokens_of(
+    thread const TokenColumns<kTokenTiles>& pairs, int used) {
+  TokenColumns<kTokenTiles> columns;
+  DSV4_UNROLL
+  for (int j = 0; j < kTokenTiles; ++j) {
+    for (int c = 0; c < 2; ++c) {
+      columns.rows[j][c] = pairs.rows[j][c] < 0 ? -1 : pairs.rows[j][c] / used;
     }
   }
   return columns;
@@ -104,9 +125,257 @@ inline float clamped_swiglu(float gate, float up, float clamp) {
   return g * precise::divide(1.0f, 1.0f + precise::exp(-g)) * u;
 }
 
-// Rows [first_row, n) of one expert's matrix.
+// Rows from `first_row` on of one expert's matrix of n rows.
 inline WeightRows expert_rows(
     const device uchar* matrices, int expert, int first_row, int n, int n_bytes) {
   const size_t row = size_t(expert) * n + first_row;
   return WeightRows{matrices + row * n_bytes, n_bytes, n - first_row};
 }
+
+// One tile of h: rows from `first_row` on of gate and of up, times the tokens of `pairs`.
+template <int kGateFormat, int kUpFormat, int kRowTiles, int kTokenTiles>
+inline void hidden_tile(
+    const device float* x,
+    const device uchar* gate,
+    const device uchar* up,
+    device float* out,
+    constant ExpertsParams& p,
+    int expert,
+    int first_row,
+    thread const TokenColumns<kTokenTiles>& pairs,
+    int n_pairs,
+    threadgroup Partial<kRowTiles, kTokenTiles>* partials,
+    TilePart own) {
+  const TokenColumns<kTokenTiles> tokens = tokens_of(pairs, p.used);
+  const int n_token_tiles = tiles(n_pairs, kFragment);
+  const WeightRows gate_rows =
+      expert_rows(gate, expert, first_row, p.hidden, int(row_bytes(kGateFormat, p.dim)));
+  const WeightRows up_rows =
+      expert_rows(up, expert, first_row, p.hidden, int(row_bytes(kUpFormat, p.dim)));
+  Totals<kRowTiles, kTokenTiles> h = sum_tile<kGateFormat, kRowTiles>(
+      gate_rows, x, size_t(p.dim), tokens, n_token_tiles, p.dim, partials, own);
+  const Totals<kRowTiles, kTokenTiles> u = sum_tile<kUpFormat, kRowTiles>(
+      up_rows, x, size_t(p.dim), tokens, n_token_tiles, p.dim, partials, own);
+  if (own.part != 0) {
+    return;
+  }
+  DSV4_UNROLL
+  for (int i = 0; i < kRowTiles; ++i) {
+    DSV4_UNROLL
+    for (int j = 0; j < kTokenTiles; ++j) {
+      for (int c = 0; c < 2; ++c) {
+        h.of[i][j][c] = clamped_swiglu(h.of[i][j][c], u.of[i][j][c], p.clamp);
+      }
+    }
+  }
+  store_tile(
+      h, pairs, out + first_row, size_t(p.hidden), gate_rows.n, fragment_lane(own.lane));
+}
+
+template <int kGateFormat, int kUpFormat>
+[[kernel]] void experts_hidden_few(
+    const device float* x [[buffer(kHiddenX)]],
+    const device int* ids [[buffer(kHiddenIds)]],
+    const device uchar* gate [[buffer(kHiddenGate)]],
+    const device uchar* up [[buffer(kHiddenUp)]],
+    device float* out [[buffer(kHiddenOut)]],
+    constant ExpertsParams& p [[buffer(kHiddenParams)]],
+    uint2 at [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup Partial<kFewHiddenTiles, 1> partials[kFewSimdgroups];
+  const int pair = int(at.y), expert = ids[pair];
+  if (expert < 0 || expert >= p.n_experts) {
+    return;
+  }
+  const TokenColumns<1> pairs = single_pair(pair, fragment_lane(int(lane)));
+  const TilePart own = tile_part(few_parts(p.dim), kFewSimdgroups, at.x, simdgroup, lane);
+  hidden_tile<kGateFormat, kUpFormat>(
+      x,
+      gate,
+      up,
+      out,
+      p,
+      expert,
+      own.tile * kFewHiddenTiles * kFragment,
+      pairs,
+      1,
+      partials,
+      own);
+}
+
+template <int kGateFormat, int kUpFormat>
+[[kernel]] void experts_hidden_many(
+    const device float* x [[buffer(kHiddenX)]],
+    const device int* pairs [[buffer(kHiddenPairs)]],
+    const device PairTile* pair_tiles [[buffer(kHiddenTiles)]],
+    const device uchar* gate [[buffer(kHiddenGate)]],
+    const device uchar* up [[buffer(kHiddenUp)]],
+    device float* out [[buffer(kHiddenOut)]],
+    constant ExpertsParams& p [[buffer(kHiddenParams)]],
+    uint2 at [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  const PairTile tile = pair_tiles[at.y];
+  if (tile.n == 0) {
+    return;
+  }
+  const TokenColumns<kManyTokenTiles> columns =
+      listed_pairs<kManyTokenTiles>(tile, pairs, fragment_lane(int(lane)));
+  const TilePart own = tile_part(1, kManySimdgroups, at.x, simdgroup, lane);
+  hidden_tile<kGateFormat, kUpFormat>(
+      x,
+      gate,
+      up,
+      out,
+      p,
+      tile.expert,
+      own.tile * kManyHiddenTiles * kFragment,
+      columns,
+      tile.n,
+      (threadgroup Partial<kManyHiddenTiles, kManyTokenTiles>*)nullptr,
+      own);
+}
+
+// One tile of y: rows from `first_row` on of down, times h of `pairs`.
+template <int kFormat, int kRowTiles, int kTokenTiles>
+inline void down_tile(
+    const device float* h,
+    const device uchar* down,
+    device float* out,
+    constant ExpertsParams& p,
+    int expert,
+    int first_row,
+    thread const TokenColumns<kTokenTiles>& pairs,
+    int n_pairs,
+    threadgroup Partial<kRowTiles, kTokenTiles>* partials,
+    TilePart own) {
+  const WeightRows rows =
+      expert_rows(down, expert, first_row, p.dim, int(row_bytes(kFormat, p.hidden)));
+  const Totals<kRowTiles, kTokenTiles> y = sum_tile<kFormat, kRowTiles>(
+      rows,
+      h,
+      size_t(p.hidden),
+      pairs,
+      tiles(n_pairs, kFragment),
+      p.hidden,
+      partials,
+      own);
+  if (own.part == 0) {
+    store_tile(y, pairs, out + first_row, size_t(p.dim), rows.n, fragment_lane(own.lane));
+  }
+}
+
+template <int kFormat>
+[[kernel]] void experts_down_few(
+    const device float* h [[buffer(kDownHidden)]],
+    const device int* ids [[buffer(kDownIds)]],
+    const device uchar* down [[buffer(kDownWeight)]],
+    device float* out [[buffer(kDownOut)]],
+    constant ExpertsParams& p [[buffer(kDownParams)]],
+    uint2 at [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup Partial<kFewRowTiles, 1> partials[kFewSimdgroups];
+  const int pair = int(at.y), expert = ids[pair];
+  if (expert < 0 || expert >= p.n_experts) {
+    return;
+  }
+  const TokenColumns<1> pairs = single_pair(pair, fragment_lane(int(lane)));
+  const TilePart own =
+      tile_part(few_parts(p.hidden), kFewSimdgroups, at.x, simdgroup, lane);
+  down_tile<kFormat>(
+      h,
+      down,
+      out,
+      p,
+      expert,
+      own.tile * kFewRowTiles * kFragment,
+      pairs,
+      1,
+      partials,
+      own);
+}
+
+template <int kFormat>
+[[kernel]] void experts_down_many(
+    const device float* h [[buffer(kDownHidden)]],
+    const device int* pairs [[buffer(kDownPairs)]],
+    const device PairTile* pair_tiles [[buffer(kDownTiles)]],
+    const device uchar* down [[buffer(kDownWeight)]],
+    device float* out [[buffer(kDownOut)]],
+    constant ExpertsParams& p [[buffer(kDownParams)]],
+    uint2 at [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  const PairTile tile = pair_tiles[at.y];
+  if (tile.n == 0) {
+    return;
+  }
+  const TokenColumns<kManyTokenTiles> columns =
+      listed_pairs<kManyTokenTiles>(tile, pairs, fragment_lane(int(lane)));
+  const TilePart own = tile_part(1, kManySimdgroups, at.x, simdgroup, lane);
+  down_tile<kFormat>(
+      h,
+      down,
+      out,
+      p,
+      tile.expert,
+      own.tile * kManyRowTiles * kFragment,
+      columns,
+      tile.n,
+      (threadgroup Partial<kManyRowTiles, kManyTokenTiles>*)nullptr,
+      own);
+}
+
+// Of the choices after choice `last` in the order of (id, place), the first; k choices.
+inline int next_choice(const device int* ids, int last, int k) {
+  int next = -1;
+  for (int j = 0; j < k; ++j) {
+    const bool after =
+        last < 0 || ids[j] > ids[last] || (ids[j] == ids[last] && j > last);
+    if (after && (next < 0 || ids[j] < ids[next])) {
+      next = j;
+    }
+  }
+  return next;
+}
+
+[[kernel]] void experts_combine(
+    const device int* ids [[buffer(kCombineIds)]],
+    const device float* weights [[buffer(kCombineWeights)]],
+    const device float* products [[buffer(kCombineProducts)]],
+    device float* out [[buffer(kCombineOut)]],
+    constant ExpertsParams& p [[buffer(kCombineParams)]],
+    uint2 at [[threadgroup_position_in_grid]],
+    uint thread_at [[thread_index_in_threadgroup]]) {
+  const int d = int(at.x) * kCombineThreads + int(thread_at);
+  if (d >= p.dim) {
+    return;
+  }
+  const size_t first = size_t(at.y) * p.used;
+  ids += first;
+  float sum = 0.0f;
+  for (int n = 0, j = -1; n < p.used; ++n) {
+    j = next_choice(ids, j, p.used);
+    const bool exists = ids[j] >= 0 && ids[j] < p.n_experts;
+    const float y = exists ? products[(first + j) * p.dim + d] : NAN;
+    sum = fma(weights[first + j], y, sum);
+  }
+  out[size_t(at.y) * p.dim + d] = sum;
+}
+
+#ifdef DSV4_EVERY_KERNEL
+instantiate_kernel(experts_hidden_few, 0_0, kFormatF32, kFormatF32);
+instantiate_kernel(experts_hidden_few, 8_8, kFormatQ8_0, kFormatQ8_0);
+instantiate_kernel(experts_hidden_few, 39_39, kFormatMXFP4, kFormatMXFP4);
+instantiate_kernel(experts_hidden_many, 0_0, kFormatF32, kFormatF32);
+instantiate_kernel(experts_hidden_many, 8_8, kFormatQ8_0, kFormatQ8_0);
+instantiate_kernel(experts_hidden_many, 39_39, kFormatMXFP4, kFormatMXFP4);
+instantiate_kernel(experts_down_few, 0, kFormatF32);
+instantiate_kernel(experts_down_few, 8, kFormatQ8_0);
+instantiate_kernel(experts_down_few, 39, kFormatMXFP4);
+instantiate_kernel(experts_down_many, 0, kFormatF32);
+instantiate_kernel(experts_down_many, 8, kFormatQ8_0);
+instantiate_kernel(experts_down_many, 39, kFormatMXFP4);
+#endif

@@ -80,5 +80,5 @@ constexpr int many_rows(int parts) {
   return kManySimdgroups / parts * kManyRowTiles * kFragment;
 }
 
-// Threads of a threadgroup that decodes rows, four per block of 32 values.
+// Threads of a threadgroup that decodes rows, kLanesPerBlock per block.
 DSV4_CONST int kEmbedThreads = 256;

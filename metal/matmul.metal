@@ -32,7 +32,7 @@ inline TokenColumns<kTokenTiles> token_columns(int first, int n, FragmentLane at
   return columns;
 }
 
-// One tile: rows from `first_row` of the group, tokens from `first_token`.
+// One tile of the rows of a group, times the tokens from `first_token` on.
 template <int kFormat, int kRowTiles, int kTokenTiles, typename X>
 inline void multiply_tile(
     const device X* x,
@@ -40,11 +40,11 @@ inline void multiply_tile(
     device float* out,
     constant MatmulParams& p,
     int group,
-    int first_row,
     int first_token,
     threadgroup Partial<kRowTiles, kTokenTiles>* partials,
     TilePart own) {
   const int group_rows = p.n_rows / p.groups, n_bytes = int(row_bytes(kFormat, p.k));
+  const int first_row = own.tile * kRowTiles * kFragment;
   const int row = group * group_rows + first_row;
   const FragmentLane at = fragment_lane(own.lane);
   const WeightRows weights = {
@@ -76,18 +76,9 @@ template <typename X, int kFormat>
     uint lane [[thread_index_in_simdgroup]]) {
   threadgroup Partial<kFewRowTiles, 1> partials[kFewSimdgroups];
   static_assert(sizeof(partials) <= 32768, "threadgroup memory");
-  const int parts = few_parts(p.k);
-  const int tile = int(simdgroup) / parts;
-  multiply_tile<kFormat, kFewRowTiles, 1>(
-      x,
-      weight,
-      out,
-      p,
-      int(at.z),
-      int(at.x) * few_rows(parts) + tile * kFewRowTiles * kFragment,
-      int(at.y) * kFewTokens,
-      partials,
-      TilePart{int(simdgroup) % parts, parts, simdgroup, lane});
+  const TilePart own = tile_part(few_parts(p.k), kFewSimdgroups, at.x, simdgroup, lane);
+  multiply_tile<kFormat>(
+      x, weight, out, p, int(at.z), int(at.y) * kFewTokens, partials, own);
 }
 
 template <typename X, int kFormat>
@@ -102,17 +93,9 @@ template <typename X, int kFormat>
   threadgroup Partial<kManyRowTiles, kManyTokenTiles> partials[kManySimdgroups];
   static_assert(sizeof(partials) <= 32768, "threadgroup memory");
   const int parts = many_parts(p.k, p.n_rows / p.groups, p.groups, p.n_tokens);
-  const int tile = int(simdgroup) / parts;
-  multiply_tile<kFormat, kManyRowTiles, kManyTokenTiles>(
-      x,
-      weight,
-      out,
-      p,
-      int(at.z),
-      int(at.y) * many_rows(parts) + tile * kManyRowTiles * kFragment,
-      int(at.x) * kManyTokens,
-      partials,
-      TilePart{int(simdgroup) % parts, parts, simdgroup, lane});
+  const TilePart own = tile_part(parts, kManySimdgroups, at.y, simdgroup, lane);
+  multiply_tile<kFormat>(
+      x, weight, out, p, int(at.z), int(at.x) * kManyTokens, partials, own);
 }
 
 // Values [first, first + 4) of a row of n values.
@@ -131,7 +114,7 @@ template <int kFormat>
     uint2 threadgroup_at [[threadgroup_position_in_grid]],
     uint thread_at [[thread_index_in_threadgroup]]) {
   const int at = int(threadgroup_at.x) * kEmbedThreads + int(thread_at);
-  const int block = at / kLanesPerRow, q = at % kLanesPerRow;
+  const int block = at / kLanesPerBlock, q = at % kLanesPerBlock;
   if (block >= tiles(p.k, kBlockValues)) {
     return;
   }

@@ -27,9 +27,9 @@ struct FragmentLane {
   int column;
 };
 
-inline FragmentLane fragment_lane(uint lane) {
-  const int quad = int(lane) / 4, in_row = int(lane) % 2;
-  return FragmentLane{(quad & 4) + (int(lane) / 2) % 4, (quad & 2) * 2 + in_row * 2};
+inline FragmentLane fragment_lane(int lane) {
+  const int quad = lane / 4;
+  return FragmentLane{(quad & 4) + (lane / 2) % 4, (quad & 2) * 2 + (lane % 2) * 2};
 }
 
 inline Fragment fragment(float first, float second) {
@@ -37,6 +37,10 @@ inline Fragment fragment(float first, float second) {
   f.thread_elements()[0] = first;
   f.thread_elements()[1] = second;
   return f;
+}
+
+inline float2 lane_elements(thread Fragment& f) {
+  return float2(f.thread_elements()[0], f.thread_elements()[1]);
 }
 
 // Rows [0, n) from `first` on; a tile may reach past them.
@@ -154,13 +158,36 @@ inline void multiply_block(
   }
 }
 
-// Which of a tile's simdgroups this is; it sums every parts-th segment.
+// A tile of weight rows, and which of its simdgroups this is: it sums every parts-th segment.
 struct TilePart {
+  int tile;
   int part;
   int parts;
-  uint simdgroup;  // of the threadgroup
-  uint lane;
+  int simdgroup;  // of the threadgroup
+  int lane;
 };
+
+// `parts` simdgroups for each tile; `at`: which threadgroup of the rows this is.
+inline TilePart tile_part(
+    int parts, int n_simdgroups, uint at, uint simdgroup, uint lane) {
+  const int s = int(simdgroup);
+  return TilePart{
+      int(at) * (n_simdgroups / parts) + s / parts, s % parts, parts, s, int(lane)};
+}
+
+// totals += the sums of one segment, which this simdgroup holds.
+template <int kRowTiles, int kTokenTiles>
+inline void add_own_segment(
+    thread Totals<kRowTiles, kTokenTiles>& totals,
+    thread Sums<kRowTiles, kTokenTiles>& sums) {
+  DSV4_UNROLL
+  for (int i = 0; i < kRowTiles; ++i) {
+    DSV4_UNROLL
+    for (int j = 0; j < kTokenTiles; ++j) {
+      totals.of[i][j] += lane_elements(sums.of[i][j]);
+    }
+  }
+}
 
 // totals += the sums of n consecutive segments, which the simdgroups from this one on hold.
 // Every thread of the threadgroup calls it; only part 0 of a tile gets the totals.
@@ -176,8 +203,7 @@ inline void add_segments(
   for (int i = 0; i < kRowTiles; ++i) {
     DSV4_UNROLL
     for (int j = 0; j < kTokenTiles; ++j) {
-      const float first = sums.of[i][j].thread_elements()[0];
-      from->of[i][j][own.lane] = float2(first, sums.of[i][j].thread_elements()[1]);
+      from->of[i][j][own.lane] = lane_elements(sums.of[i][j]);
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -193,7 +219,8 @@ inline void add_segments(
   threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 
-// The totals of a tile, valid in its part 0. Every thread of the threadgroup calls it.
+// The totals of a tile, valid in its part 0. Every thread of the threadgroup calls it. Tiles
+// of one part need no partials.
 template <int kFormat, int kRowTiles, int kTokenTiles, typename X>
 inline Totals<kRowTiles, kTokenTiles> sum_tile(
     thread const WeightRows& weights,
@@ -205,7 +232,8 @@ inline Totals<kRowTiles, kTokenTiles> sum_tile(
     threadgroup Partial<kRowTiles, kTokenTiles>* partials,
     TilePart own) {
   const FragmentLane at = fragment_lane(own.lane);
-  const int segments = n_segments(k), blocks = tiles(k, kBlockValues);
+  const int segments = n_segments(k);
+  const int blocks = weights.n > 0 ? tiles(k, kBlockValues) : 0;
   Totals<kRowTiles, kTokenTiles> totals;
   clear(totals);
   for (int first = 0; first < segments; first += own.parts) {
@@ -217,7 +245,11 @@ inline Totals<kRowTiles, kTokenTiles> sum_tile(
           load_tokens<kFormat>(x, stride, columns, k, block, at);
       multiply_block<kFormat>(sums, weights, tokens, n_token_tiles, k, block, at);
     }
-    add_segments(totals, sums, partials, min(own.parts, segments - first), own);
+    if (own.parts == 1) {
+      add_own_segment(totals, sums);
+    } else {
+      add_segments(totals, sums, partials, min(own.parts, segments - first), own);
+    }
   }
   return totals;
 }

@@ -96,7 +96,7 @@ class Compiler:
                 self.run(
                     *self.flags(mode),
                     *("-Xclang", "-fno-pch-timestamp", "-x", "c++-header"),
-                    *(str(INCLUDE / "msl_core.h"), "-o", str(partial)),
+                    *(str(INCLUDE / "msl_library.h"), "-o", str(partial)),
                 )
         return header
 

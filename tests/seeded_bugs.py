@@ -1,8 +1,10 @@
 """Shaders broken on purpose: each change below must turn a test red.
 
-`make seeded-bugs` applies them one at a time; docs/kernels/testing.md lists them.
+`make seeded-bugs` applies them one at a time; docs/kernels/testing.md lists them, and
+tests/seeded_bugs.toml is the list.
 """
 
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,109 +48,5 @@ class SeededBug:
         path.write_text(source.replace(self.text, self.replacement))
 
 
-SEEDED_BUGS = [
-    SeededBug(
-        "lane",
-        "sinkhorn.h",
-        "sums[i] += simd_shuffle(values[i], ushort((lane & 24) + d));",
-        "sums[i] += simd_shuffle(values[i], ushort((lane & 16) + d));",
-        "test_hyper.py::test_pre_matches_reference",
-        "lane of another source in the row sums",
-    ),
-    SeededBug(
-        "lane",
-        "sinkhorn.h",
-        "values[s / kLaneRows], owner",
-        "values[0], owner",
-        "test_hyper.py::test_pre_matches_reference",
-        "sources 4..7 read as 0..3 in the column sums",
-    ),
-    SeededBug(
-        "count",
-        "sinkhorn.h",
-        "for (int i = 1; i < iterations; ++i)",
-        "for (int i = 0; i < iterations; ++i)",
-        "test_hyper.py::test_few_iterations_are_counted_right",
-        "one Sinkhorn iteration more",
-    ),
-    SeededBug(
-        "index",
-        "hyper.metal",
-        "fma(float4(comb[s * S + d]), h[s], sum)",
-        "fma(float4(comb[d * S + s]), h[s], sum)",
-        "test_hyper.py::test_post_matches_reference",
-        "comb transposed",
-    ),
-    SeededBug(
-        "barrier",
-        "hyper.metal",
-        "  threadgroup_barrier(mem_flags::mem_threadgroup);\n  if (collapses) {",
-        "  if (collapses) {",
-        "test_hyper.py::test_pre_matches_reference",
-        "no barrier before the simdgroups' squares are added",
-    ),
-    SeededBug(
-        "tail guard",
-        "hyper.metal",
-        "x[t] = load4_or_zero(streams + size_t(t) * n, k, t < n_tokens ? n : 0);",
-        "x[t] = load4_or_zero(streams + size_t(t) * n, k, n);",
-        "test_hyper.py::test_pre_matches_reference",
-        "tokens beyond the last are loaded",
-    ),
-    SeededBug(
-        "tail guard",
-        "hyper.metal",
-        "  return i < end ? load4(values + i) : float4(0.0f);",
-        "  return i <= end ? load4(values + i) : float4(0.0f);",
-        "test_hyper.py::test_pre_matches_reference",
-        "a vector past the end of a row",
-    ),
-    SeededBug(
-        "lane",
-        "hyper.metal",
-        "  return fma(a.w, b.w, sum);",
-        "  return fma(a.w, b.z, sum);",
-        "test_hyper.py::test_head_matches_reference",
-        "components swapped in a dot product",
-    ),
-    SeededBug(
-        "alignment",
-        "hyper.metal",
-        "return float4(*(const device packed_float4*)values);",
-        "return *(const device float4*)values;",
-        "test_hyper.py::test_inputs_may_begin_at_any_float",
-        "aligned vectors loaded where rows begin anywhere",
-    ),
-    SeededBug(
-        "tie rule",
-        "route.metal",
-        "a.key == b.key && a.id < b.id",
-        "a.key == b.key && a.id > b.id",
-        "test_route.py::test_ties_go_to_the_lower_id_and_nan_is_last",
-        "equal keys go to the higher id",
-    ),
-    SeededBug(
-        "lane",
-        "route.metal",
-        "sum += simd_shuffle(score, ushort(j));",
-        "sum += simd_shuffle(score, ushort(j + 1));",
-        "test_route.py::test_hashed_matches_reference",
-        "the next lane's score in the sum",
-    ),
-    SeededBug(
-        "tail guard",
-        "route.metal",
-        "  if (t >= p.n_tokens) {\n    return;\n  }\n  const int token",
-        "  const int token",
-        "test_route.py::test_hashed_matches_reference",
-        "simdgroups without a token go on",
-    ),
-    SeededBug(
-        "NaN",
-        "route.metal",
-        "return isnan(x) ? 0 : key;",
-        "return key;",
-        "test_route.py::test_ties_go_to_the_lower_id_and_nan_is_last",
-        "NaN is chosen before numbers",
-    ),
-]
+LIST = Path(__file__).with_suffix(".toml")
+SEEDED_BUGS = [SeededBug(**fields) for fields in tomllib.loads(LIST.read_text())["bug"]]

@@ -140,7 +140,9 @@ def test_nan_and_infinite_rows_reach_the_score(executor: str) -> None:
     np.testing.assert_array_equal(to_numpy(scores), [[np.nan, np.inf, 48.0]])
 
 
-@pytest.mark.parametrize("n_tokens", [*range(1, 10), 33, 130, 300])
+@pytest.mark.parametrize(
+    "n_tokens", [*range(1, 10), 33, 130, pytest.param(300, marks=pytest.mark.realistic)]
+)
 def test_a_token_does_not_depend_on_its_batch(n_tokens: int, executor: str) -> None:
     case = Case(n_tokens, 5, 16, 1021, 4, mx.bfloat16)
     inputs = make_inputs(case)
@@ -172,8 +174,8 @@ def test_a_token_is_scored_alike_alone_and_with_others(executor: str) -> None:
 def test_thread_orders_agree_to_the_bit(each_order: Callable[[], Iterator[str]]) -> None:
     for case, k in (
         (Case(1, 64, 128, 4 * 1100, 4, mx.bfloat16), 512),
-        (Case(40, 64, 128, 4 * 600, 4, mx.bfloat16), 512),
-        (Case(1, 1, 16, 4 * 20_000, 4, mx.bfloat16), 512),
+        (Case(16, 64, 128, 4 * 600, 4, mx.bfloat16), 512),
+        (Case(1, 1, 16, 4 * 262_143 + 3, 4, mx.bfloat16), 512),
     ):
         inputs = make_inputs(case)
         results = []

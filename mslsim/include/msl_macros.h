@@ -1,0 +1,61 @@
+// Preprocess-stage stand-in for Apple's <metal_*> headers.  Only MACROS live here: the real
+// declarations are in msl_core.h, which is force-included (as a PCH) when the rewritten file is compiled.
+#ifndef MSL_PP_H
+#define MSL_PP_H
+#define METAL_FUNC inline __attribute__((__always_inline__))
+#define METAL_ALWAYS_INLINE __attribute__((__always_inline__))
+#define METAL_INTERNAL
+#define METAL_ASM
+#define METAL_CONST
+#define METAL_VALID_ARGS(...)
+#define M_E_F 2.71828182845904523536028747135266250f
+#define M_LOG2E_F 1.44269504088896340735992468100189214f
+#define M_LOG10E_F 0.434294481903251827651128918916605082f
+#define M_LN2_F 0.693147180559945309417232121458176568f
+#define M_LN10_F 2.30258509299404568401799145468436421f
+#define M_PI_F 3.14159265358979323846264338327950288f
+#define M_PI_2_F 1.57079632679489661923132169163975144f
+#define M_PI_4_F 0.785398163397448309615660845819875721f
+#define M_1_PI_F 0.318309886183790671537767526745028724f
+#define M_2_PI_F 0.636619772367581343075535053490057448f
+#define M_2_SQRTPI_F 1.12837916709551257389615890312154517f
+#define M_SQRT2_F 1.41421356237309504880168872420969808f
+#define M_SQRT1_2_F 0.707106781186547524400844362104849039f
+#define M_PI_H ((half)3.14159265358979323846f)
+#define FLT_MAX 0x1.fffffep127f
+#define FLT_MIN 0x1.0p-126f
+#define FLT_EPSILON 0x1.0p-23f
+#define MAXFLOAT 0x1.fffffep127f
+#define MAXHALF ((half)65504.0f)
+#define HALF_MAX ((half)65504.0f)
+#define INFINITY (__builtin_inff())
+#define NAN (__builtin_nanf(""))
+#define HUGE_VALF (__builtin_inff())
+#define HUGE_VALH ((half)__builtin_inff())
+#define CHAR_BIT 8
+#define SCHAR_MAX 127
+#define SCHAR_MIN (-128)
+#define CHAR_MAX 127
+#define CHAR_MIN (-128)
+#define UCHAR_MAX 255
+#define SHRT_MAX 32767
+#define SHRT_MIN (-32768)
+#define USHRT_MAX 65535
+#define INT_MAX 2147483647
+#define INT_MIN (-2147483647 - 1)
+#define UINT_MAX 4294967295u
+#define LONG_MAX 9223372036854775807l
+#define LONG_MIN (-9223372036854775807l - 1)
+#define ULONG_MAX 18446744073709551615ul
+#define INT8_MAX 127
+#define INT8_MIN (-128)
+#define UINT8_MAX 255
+#define INT16_MAX 32767
+#define INT16_MIN (-32768)
+#define UINT16_MAX 65535
+#define INT32_MAX 2147483647
+#define INT32_MIN (-2147483647 - 1)
+#define UINT32_MAX 4294967295u
+#define INT64_MAX 9223372036854775807l
+#define UINT64_MAX 18446744073709551615ul
+#endif
