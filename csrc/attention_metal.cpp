@@ -1,4 +1,7 @@
 #include "attention.h"
+
+#include <sstream>
+
 #include "metal_library.h"
 #include "mlx/backend/metal/device.h"
 #include "rows_metal.h"
@@ -102,8 +105,10 @@ void AttentionQueries::eval_gpu(
 void Attention::eval_gpu(
     const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
   if (params_.dim > kAttentionMaxDim) {
-    reject(
-        "attention", "D must be <= ", kAttentionMaxDim, " on the GPU; got ", params_.dim);
+    std::ostringstream message;
+    message << "[attention] D must be at most " << kAttentionMaxDim << " on the GPU; got "
+            << params_.dim;
+    throw std::runtime_error(message.str());
   }
   allocate(outputs[0]);
   if (outputs[0].size() == 0) {

@@ -263,8 +263,7 @@ template <typename T, int D>
       scale_sums(sums, 0, fold_scores(softmax, tile.scores));
 #pragma unroll
       for (int j = 0; j < SliceTile<T>::kMatrices; ++j) {
-        const float2 weights = tile.scores.of[j];
-        add_rows(sums, 0, matrix_of(weights.x, weights.y), tile.values[j]);
+        add_rows(sums, 0, matrix_of(tile.scores.of[j]), tile.values[j]);
       }
     }
     entry = next_entry;

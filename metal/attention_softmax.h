@@ -1,4 +1,4 @@
-// Softmax of attention while tiles of rows pass, and what becomes of a sum at the end.
+// Device only: softmax of attention while tiles of rows pass, and what becomes of a sum.
 #pragma once
 
 #include "attention_tile.h"
@@ -93,11 +93,11 @@ template <int kRows, int kDims>
 void add_rows(
     thread MatrixSums<kRows, kDims>& sums,
     int row_tile,
-    thread const simdgroup_float8x8& weights,
+    simdgroup_float8x8 weights,
     thread const LaneDims<kDims>& values) {
 #pragma unroll
   for (int f = 0; f < kDims; ++f) {
-    const simdgroup_float8x8 right = matrix_of(values.value(f, 0), values.value(f, 1));
+    const simdgroup_float8x8 right = matrix_of(values.pair(f));
     simdgroup_multiply_accumulate(
         sums.of[row_tile][f], weights, right, sums.of[row_tile][f]);
   }
