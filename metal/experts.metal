@@ -65,7 +65,10 @@
   int n = 0;
   for (int base = 0; base < p.n_experts; base += kSimdWidth) {
     const int expert = base + int(lane);
-    const PairGroup group = expert < p.n_experts ? groups[expert] : PairGroup{0, 0};
+    PairGroup group = {0, 0};
+    if (expert < p.n_experts) {
+      group = groups[expert];
+    }
     const int n_own = tiles(group.n, kManyTokens);
     const int to = n + simd_prefix_exclusive_sum(n_own);
     for (int i = 0; i < n_own; ++i) {
