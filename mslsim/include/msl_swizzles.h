@@ -72,17 +72,20 @@ MSL_COMPOUND(/)
   MSL_PAIR(P, z, 2, z, 2)         \
   MSL_PAIRS_OF_TWO(P, x, 0, z, 2) \
   MSL_PAIRS_OF_TWO(P, y, 1, z, 2) MSL_TRIPLES_OF_THREE(P, x, 0, y, 1, z, 2)
-#define MSL_SWIZZLES_4                                                      \
-  MSL_SWIZZLES_3(4)                                                         \
-  MSL_PAIR(4, w, 3, w, 3)                                                   \
-  MSL_PAIRS_OF_TWO(4, x, 0, w, 3)                                           \
-  MSL_PAIRS_OF_TWO(4, y, 1, w, 3)                                           \
-  MSL_PAIRS_OF_TWO(4, z, 2, w, 3) MSL_TRIPLES_OF_THREE(4, x, 0, y, 1, w, 3) \
-      MSL_TRIPLES_OF_THREE(4, x, 0, z, 2, w, 3)                             \
-          MSL_TRIPLES_OF_THREE(4, y, 1, z, 2, w, 3)                         \
-              MSL_QUADRUPLES_FROM(x, 0, y, 1, z, 2, w, 3)                   \
-                  MSL_QUADRUPLES_FROM(y, 1, x, 0, z, 2, w, 3)               \
-                      MSL_QUADRUPLES_FROM(z, 2, x, 0, y, 1, w, 3)           \
-                          MSL_QUADRUPLES_FROM(w, 3, x, 0, y, 1, z, 2)
+#define MSL_TRIPLES_WITH_W                  \
+  MSL_TRIPLES_OF_THREE(4, x, 0, y, 1, w, 3) \
+  MSL_TRIPLES_OF_THREE(4, x, 0, z, 2, w, 3) \
+  MSL_TRIPLES_OF_THREE(4, y, 1, z, 2, w, 3)
+#define MSL_QUADRUPLES                        \
+  MSL_QUADRUPLES_FROM(x, 0, y, 1, z, 2, w, 3) \
+  MSL_QUADRUPLES_FROM(y, 1, x, 0, z, 2, w, 3) \
+  MSL_QUADRUPLES_FROM(z, 2, x, 0, y, 1, w, 3) \
+  MSL_QUADRUPLES_FROM(w, 3, x, 0, y, 1, z, 2)
+#define MSL_SWIZZLES_4            \
+  MSL_SWIZZLES_3(4)               \
+  MSL_PAIR(4, w, 3, w, 3)         \
+  MSL_PAIRS_OF_TWO(4, x, 0, w, 3) \
+  MSL_PAIRS_OF_TWO(4, y, 1, w, 3) \
+  MSL_PAIRS_OF_TWO(4, z, 2, w, 3) MSL_TRIPLES_WITH_W MSL_QUADRUPLES
 
 }  // namespace metal
