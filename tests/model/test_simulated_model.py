@@ -19,10 +19,10 @@ from mlx_dsv4.reference.model import forward
 from tiny_models import TinyModel, random_tokens, tiny_model
 
 TOKENS = 140
-SMALL = {"hidden": 64, "vocab": 320, "heads": 4, "head_dim": 96, "rope_dim": 32, "q_rank": 32}
-SMALL |= {"output_rank": 32, "output_groups": 2, "expert_hidden": 32}
-SMALL |= {"indexer_heads": 4, "indexer_dim": 64, "top_k": 8, "sinkhorn_iterations": 5}
-PACKED = Formats("q8_0", "mxfp4", "bf16", "q8_0", "f16")
+# Where they may, numbers and formats are those of the kernels' tests, whose compiled shaders serve.
+SMALL = {"hidden": 64, "vocab": 320, "heads": 4, "head_dim": 192, "q_rank": 32, "top_k": 8}
+SMALL |= {"output_rank": 32, "output_groups": 2, "expert_hidden": 32, "indexer_heads": 4}
+PACKED = Formats("q8_0", "mxfp4", "bf16", "q8_0", "q8_0")
 CUTS = {
     "by ones": (1,) * TOKENS,
     "by threes": (3,) * (TOKENS // 3) + (TOKENS % 3,),
@@ -116,4 +116,5 @@ def test_the_model_launches_every_kernel() -> None:
 
 def is_of(launched: str, kernel: str) -> bool:
     """Whether a host name is that of a kernel, or of one of its instantiations."""
-    return re.fullmatch(rf"{kernel}(_(\d+|float|bfloat|half))*", launched) is not None
+    argument = r"_(\d+|float|bfloat|half|packed_u\w+4)"
+    return re.fullmatch(rf"{kernel}({argument})*", launched) is not None
