@@ -132,6 +132,11 @@ class Function:
     code: str
     compiled: bool
 
+    @property
+    def is_straight(self) -> bool:
+        """Whether it has neither branch nor loop."""
+        return re.search(r"\b(?:if|for|while|switch)\b", self.code) is None
+
 
 def functions_of(path: Path, compiled: set[int]) -> list[Function]:
     """The functions of a file of which some lines made code; one without a name comes first."""
@@ -147,7 +152,7 @@ def functions_of(path: Path, compiled: set[int]) -> list[Function]:
 
 
 def unreached(functions: list[Function]) -> list[Function]:
-    """Those without code that nothing with code calls: small ones leave none where they are called.
+    """Those without code, but for straight ones, which leave none where something with code calls.
 
     Overloads count as one.
     """
@@ -155,8 +160,8 @@ def unreached(functions: list[Function]) -> list[Function]:
     callers = [function for function in functions if function.compiled]
     while callers:
         words = {word for caller in callers for word in re.findall(r"\w+", caller.code)}
-        callers = [function for function in rest if function.name in words]
-        rest = [function for function in rest if function.name not in words]
+        callers = [function for function in rest if function.name in words and function.is_straight]
+        rest = [function for function in rest if function not in callers]
     return rest
 
 
@@ -174,7 +179,7 @@ def uncovered_lines(shaders: Path, folder: Path | None = None) -> list[Uncovered
     never = unreached([function for file in functions.values() for function in file])
     uncovered = []
     for path in paths:
-        texts = path.read_text().splitlines()
+        texts = without_comments(path.read_text()).splitlines()
         own = [function.line for function in never if function.file == path.name]
         for line in sorted({*missed.get(path.name, ()), *own}):
             place = [function.name for function in functions[path.name] if function.line <= line]
