@@ -57,7 +57,7 @@ def tiny() -> TinyModel:
 
 @cache
 def answer(gpu: str, chunks: tuple[int, ...] = (TOKENS,), order: str = "forward") -> Answer:
-    """Reads the prompt in chunks, each with its own logits."""
+    """Reads the prompt in chunks, each with its own logits; chunks of one token as decode steps."""
     prompt, start, logits = random_tokens(tiny().config, TOKENS), 0, []
     controls = simulated_extension().controls if gpu == "sim" else None
     with running_on(gpu, order=order, seed=1):
@@ -66,7 +66,8 @@ def answer(gpu: str, chunks: tuple[int, ...] = (TOKENS,), order: str = "forward"
         model = tiny().load("official", mx.gpu if gpu == "metal" else mx.cpu)
         rows = model.make_cache(TOKENS)
         for size in chunks:
-            state = model.prefill(prompt[start : start + size], rows)
+            tokens = prompt[start : start + size]
+            state = model.step(tokens[0], rows) if size == 1 else model.prefill(tokens, rows)
             logits.append(np.array(model.logits(state)))
             start += size
         assert start == TOKENS
