@@ -7,6 +7,15 @@
 
 namespace mlx_dsv4 {
 
+// Slices of a kernel for rows of `dim` dims: a power of two, so that few kernels serve all.
+constexpr int row_slices(int dim) {
+  int slices = 1;
+  while (slices * kRowSliceDims < dim) {
+    slices *= 2;
+  }
+  return slices;
+}
+
 // The kernel `function` for rows of this dtype and `dim` dims. Called before anything is bound.
 inline MTL::ComputePipelineState* row_kernel(
     mx::Stream stream,
