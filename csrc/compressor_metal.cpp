@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "indexer.h"
 #include "rows.h"
 #include "rows_metal.h"
 
@@ -27,6 +26,14 @@ void bind_tokens(
   encoder.set_bytes(params, kCompressorParams);
 }
 
+// Stands in for an empty array, which has no buffer to bind.
+mx::array unused(Encoder& encoder, mx::Dtype dtype) {
+  mx::array made({1}, dtype, nullptr, {});
+  allocate(made);
+  encoder.add_temporary(made);
+  return made;
+}
+
 }  // namespace
 
 void CompressorAppend::eval_gpu(
@@ -49,8 +56,8 @@ void CompressorAppend::eval_gpu(
   bind_tokens(encoder, inputs, outputs, p);
   encoder.set_input_array(inputs[3], kCompressorNorm);
   encoder.set_input_array(bindable(inputs[4], inputs[3]), kCompressorRotation);
-  encoder.set_output_array(
-      outputs[2].size() > 0 ? outputs[2] : outputs[0], kCompressorRows);
+  auto rows = outputs[2].size() > 0 ? outputs[2] : unused(encoder, outputs[2].dtype());
+  encoder.set_output_array(rows, kCompressorRows);
   const int n_closed = closed_spans(p.start, p.n_tokens, p.ratio);
   const int threads =
       std::min(ceil_div(p.dim, kSimdWidth) * kSimdWidth, kCompressorThreads);
@@ -67,10 +74,6 @@ void CompressorAppend::eval_gpu(
   encoder.dispatch_threadgroups(
       MTL::Size(ceil_div(n, kCompressorAdvanceThreads), 1, 1),
       MTL::Size(kCompressorAdvanceThreads, 1, 1));
-}
-
-void IndexerQueries::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
-  throw std::runtime_error("not written");
 }
 
 }  // namespace mlx_dsv4

@@ -15,6 +15,8 @@
 //           (tiles, ceil(H / 64), T)
 //           attention_values: a threadgroup per 16 dims, 64 heads and token, grid
 //           (D / 16, ceil(H / 64), T); a simdgroup per eight heads
+//           attention_queries (norm and rotation of q): a simdgroup per head and token, grid
+//           (ceil(H / 4), T, 1)
 // Traffic   2 * D bytes per row and token for all 64 heads, from memory once; q once per tile
 //           from cache; attention_values reads rows again (from cache), and 4 * H bytes per
 //           row go through the scores
@@ -25,6 +27,7 @@
 #include "attention.h"
 #include "attention_softmax.h"
 #include "attention_tile.h"
+#include "row_math.h"
 
 using namespace metal;
 
@@ -274,8 +277,33 @@ template <typename T, int D>
   }
 }
 
+// out[t, h] = rope_t(q[t, h] / sqrt(mean(q[t, h]^2) + eps))
+template <typename T, int kSlices>
+[[kernel]] void attention_queries(
+    const device float* q [[buffer(kAttentionQueriesQ)]],
+    const device float* rotation [[buffer(kAttentionQueriesRotation)]],
+    device T* out [[buffer(kAttentionQueriesOut)]],
+    constant AttentionQueriesParams& p [[buffer(kAttentionQueriesParams)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  const int head = int(group.x) * kRowsPerGroup + int(simdgroup);
+  if (head >= p.n_heads) {
+    return;
+  }
+  const size_t token = group.y, at = (token * p.n_heads + head) * p.dim;
+  LaneRow<kSlices> row = load_row<kSlices>(q + at, p.dim, lane);
+  rms_norm(row, p.dim, p.eps);
+  rotate_tail(row, p.dim, rotation + token * 2 * p.n_pairs, p.n_pairs, lane);
+  store_row(out + at, row, p.dim, lane);
+}
+
 #ifdef DSV4_EVERY_KERNEL
 // clang-format off
+instantiate_kernel(attention_queries, bfloat_4, bfloat, 4)
+instantiate_kernel(attention_queries, bfloat_2, bfloat, 2)
+instantiate_kernel(attention_queries, float_4, float, 4)
+instantiate_kernel(attention_queries, float_2, float, 2)
 instantiate_kernel(attention, bfloat_512, bfloat, 512)
 instantiate_kernel(attention_scores, bfloat_512, bfloat, 512)
 instantiate_kernel(attention_values, bfloat_512, bfloat, 512)

@@ -124,7 +124,7 @@ inline void put(
     constant CompressorParams& p,
     int slot,
     int column,
-    thread const Token& token) {
+    Token token) {
   const int at = slot * width_of(p) + column;
   tokens.state_value[at] = token.value[column];
   tokens.state_score[at] = token.score_at(column);

@@ -276,13 +276,14 @@ inline HeadSums sum_heads(
         stage_queries(memory, heads, n_heads, p.dim, n_dims, scorer.thread_index);
         scorer.has_queries = scorer.keeps_queries;
       }
-      if (sees && !scorer.has_rows) {
+      if (!sees) {
+        continue;
+      }
+      if (!scorer.has_rows) {
         load_rows(scorer.rows, rows + d, count, p.dim, n_dims, scorer.mine);
         scorer.has_rows = scorer.keeps_rows;
       }
-      if (sees) {
-        add_products(dots, scorer.rows, memory, n_heads, n_dims, scorer.mine);
-      }
+      add_products(dots, scorer.rows, memory, n_heads, n_dims, scorer.mine);
     }
     add_heads(sums, dots, w + h, p.scale, n_heads, scorer.mine);
   }

@@ -22,7 +22,10 @@ constexpr ulong zero_extended(T x) {
   MSL_INLINE constexpr T clamp(T x, T low, T high) { return min(max(x, low), high); }   \
   MSL_INLINE constexpr T abs(T x) { return x < T(0) ? T(-x) : x; }                      \
   MSL_INLINE T select(T a, T b, bool second) { return second ? b : a; }                 \
-  MSL_INLINE T absdiff(T a, T b) { return a > b ? T(a - b) : T(b - a); }                \
+  MSL_INLINE make_unsigned_t<T> absdiff(T a, T b) {                                     \
+    const make_unsigned_t<T> ua = a, ub = b;                                            \
+    return a > b ? ua - ub : ub - ua;                                                   \
+  }                                                                                     \
   MSL_INLINE T popcount(T x) { return T(__builtin_popcountl(_msl::zero_extended(x))); } \
   MSL_INLINE T clz(T x) {                                                               \
     const ulong u = _msl::zero_extended(x);                                             \

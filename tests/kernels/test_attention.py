@@ -45,7 +45,7 @@ def test_attention_matches_reference(case: Case, executor: str) -> None:
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float32], ids=["bf16", "f32"])
 @pytest.mark.parametrize(("heads", "dim"), [(64, 512), (8, 192), (3, 80)])
-def test_queries_match_reference(heads: int, dim: int, dtype: mx.Dtype, isa: str) -> None:
+def test_queries_match_reference(heads: int, dim: int, dtype: mx.Dtype, executor: str) -> None:
     q = np.random.default_rng(1).standard_normal((4, heads * dim)).astype(np.float32)
     rotation = rotation_at(np.array([0, 1, 127, 70_000]), 64)
     out = ops.attention_queries(mx.array(q), rotation, heads=heads, eps=1e-6, dtype=dtype)

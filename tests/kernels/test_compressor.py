@@ -1,13 +1,15 @@
 """Compressor kernels against their reference."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
-from arrays import EPS, same_bits, strided, to_numpy
+from arrays import EPS, same_bits, shifted, strided, to_numpy
 from compressed_session import V4_FLASH_SPANS, Arrays, Spans, make_arrays, run
+from executors import simulated_extension
 from mlx_dsv4 import ops, reference
 from mlx_dsv4.reference.rounding import round_trip, to_row_dtype
 
@@ -218,6 +220,15 @@ def test_scores_far_apart_stay_finite(executor: str) -> None:
     assert np.isfinite(to_numpy(rows)[SMALL.first_row :]).all()
 
 
+@pytest.mark.parametrize("case", [Case(WIDE, 2, 130), Case(LONG, 100, 300)], ids=str)
+def test_thread_orders_agree_to_the_bit(
+    case: Case, each_order: Callable[[], Iterator[str]]
+) -> None:
+    results = [run_case(case, dtype=mx.bfloat16, kind="fp8") for _ in each_order()]
+    for result in results:
+        assert all(same_bits(a, b) for a, b in zip(result, results[0], strict=True))
+
+
 @pytest.mark.parametrize("kind", ["none", "fp8", "hadamard_fp4"])
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float32], ids=str)
 def test_instruction_sets_agree_to_the_bit(kind: str, dtype: mx.Dtype, each_isa: list[str]) -> None:
@@ -233,6 +244,43 @@ def test_strided_inputs_are_accepted(executor: str) -> None:
     plain = run(arrays, [9])
     views = run(arrays, [9], view=strided)
     assert all(same_bits(a, b) for a, b in zip(plain, views, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float32], ids=str)
+def test_arrays_may_begin_at_any_element(dtype: mx.Dtype, executor: str) -> None:
+    case = Case(SMALL, 5, 9)
+    inputs = [*map(mx.array, make_arrays(SMALL, 14).step(5, 9))]
+    held = [*map(mx.array, random_state(SMALL)), mx.full((SMALL.first_row + 3, 48), np.nan, dtype)]
+    views = [shifted(a) for a in (*inputs, *held)]
+    results = ops.compressor_append(*views, **SMALL.numbers(5))
+    plain = run_case(case, dtype=dtype)
+    assert all(same_bits(a, b) for a, b in zip(results, plain, strict=True))
+
+
+@pytest.mark.parametrize("n_tokens", [0, 1, 3])
+def test_rows_may_be_missing_until_a_span_closes(n_tokens: int, executor: str) -> None:
+    arrays = make_arrays(SMALL, 3)
+    state = map(mx.array, random_state(SMALL))
+    step = map(mx.array, arrays.step(0, n_tokens))
+    value, score, rows = ops.compressor_append(
+        *step, *state, mx.zeros((0, SMALL.dim)), **SMALL.numbers(0)
+    )
+    expected = random_state(SMALL)[0]
+    expected[4 : 4 + n_tokens] = arrays.value[:n_tokens]
+    np.testing.assert_array_equal(to_numpy(value), expected)
+    mx.eval(score, rows)
+    assert rows.shape == (0, SMALL.dim)
+
+
+def test_a_step_is_one_launch_and_a_chunk_two(simulator: str) -> None:
+    controls = simulated_extension().controls
+    arrays = make_arrays(SMALL, 12)
+    controls.clear_launches()
+    run(arrays, [1, 3, 8])  # nothing closes, one span, two
+    assert [launch["kernel"] for launch in controls.launches()] == [
+        *["compressor_append_float_1"] * 3,
+        "compressor_advance",
+    ]
 
 
 def test_held_arrays_are_written_in_place(executor: str) -> None:

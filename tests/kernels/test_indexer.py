@@ -55,7 +55,9 @@ def make_queries(heads: int, dim: int) -> tuple[mx.array, mx.array]:
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float32], ids=["bf16", "f32"])
 @pytest.mark.parametrize(("heads", "dim"), [(16, 128), (3, 32)])
-def test_plain_queries_match_reference(heads: int, dim: int, dtype: mx.Dtype, isa: str) -> None:
+def test_plain_queries_match_reference(
+    heads: int, dim: int, dtype: mx.Dtype, executor: str
+) -> None:
     q, rotation = make_queries(heads, dim)
     out = ops.indexer_queries(q, rotation, heads=heads, round_trip="none", dtype=dtype)
     mx.eval(out)
@@ -70,7 +72,7 @@ def test_plain_queries_match_reference(heads: int, dim: int, dtype: mx.Dtype, is
 
 
 @pytest.mark.parametrize(("heads", "dim"), [(16, 128), (3, 32)])
-def test_official_queries_match_reference(heads: int, dim: int, isa: str) -> None:
+def test_official_queries_match_reference(heads: int, dim: int, executor: str) -> None:
     q, rotation = make_queries(heads, dim)
     out = ops.indexer_queries(
         q, rotation, heads=heads, round_trip="hadamard_fp4", dtype=mx.bfloat16

@@ -82,6 +82,7 @@ def bound_bytes(launch: dict, index: int) -> int:
     return next(n_bytes for i, _, n_bytes in launch["bindings"] if i == index)
 
 
+@pytest.mark.simulated
 def test_selection_needs_little_memory() -> None:
     """The scores of this call are 11.1 MiB, the candidates of their slices 5.5 MiB."""
     scratch = 16 << 20
@@ -106,6 +107,7 @@ def test_selection_needs_little_memory() -> None:
         assert same_bits(selected, ops.indexer_select(**inputs, **place(case), k=2048))
 
 
+@pytest.mark.simulated
 def test_candidates_of_many_tokens_need_little_memory() -> None:
     """They would be 16 KiB more than the scratch."""
     n_tokens, n_rows, k = 1025, 8193, 2048
