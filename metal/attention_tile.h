@@ -4,44 +4,12 @@
 
 #include "attention.h"
 #include "matrix_lanes.h"
+#include "packed_values.h"
 #include "window.h"
 
 using namespace metal;
 
-// ---- values in memory and in matrices
-
-// Four values of a row. Arrays may begin at any element, so device memory is read and written
-// as packed vectors, which need no alignment.
-template <typename T>
-struct FourValues;
-
-template <>
-struct FourValues<float> {
-  using Packed = packed_float4;
-  using Aligned = float4;
-  static float4 widen(float4 stored) { return stored; }
-  static float4 round(float4 x) { return x; }
-};
-
-template <>
-struct FourValues<bfloat> {
-  using Packed = packed_ushort4;
-  using Aligned = ushort4;
-  static float4 widen(ushort4 stored) { return as_type<float4>(uint4(stored) << 16); }
-  static ushort4 round(float4 x) { return as_type<ushort4>(bfloat4(x)); }
-};
-
-template <typename T>
-typename FourValues<T>::Aligned stored_four(const device T* from) {
-  using Four = FourValues<T>;
-  return typename Four::Aligned(*(const device typename Four::Packed*)from);
-}
-
-template <typename T>
-void store_four(device T* to, float4 x) {
-  using Four = FourValues<T>;
-  *(device typename Four::Packed*)to = typename Four::Packed(Four::round(x));
-}
+// ---- sums in matrices
 
 template <int kRows, int kColumns>
 struct MatrixSums {

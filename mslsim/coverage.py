@@ -129,10 +129,10 @@ def uncovered_lines(shaders: Path, folder: Path | None = None) -> list[Uncovered
     for path in sorted(p for p in shaders.iterdir() if p.suffix in {".metal", ".h"}):
         lines = path.read_text().splitlines()
         starts = definitions(path.read_text())
-        ends = [start for start, _ in starts[1:]] + [len(lines) + 1]
+        ends = [*(start for start, _ in starts[1:]), len(lines) + 1]
         never = [
             start
-            for (start, _), end in zip(starts, ends, strict=True)
+            for (start, _), end in zip(starts, ends, strict=False)
             if compiled[path.name].isdisjoint(range(start, end))
         ]
         for line in sorted({*missed.get(path.name, ()), *never}):

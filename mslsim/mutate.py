@@ -52,9 +52,14 @@ def families_of_files() -> dict[str, list[str]]:
 
 
 def files_of_tests(families: Iterable[str]) -> list[Path]:
-    """The files with the tests of kernel families."""
+    """The files with the tests of kernel families: named after one, or after an op of one."""
     tests = ROOT / "tests/kernels"
-    return [path for family in families for path in sorted(tests.glob(f"test_{family}*.py"))]
+    ops = ROOT / "python/mlx_dsv4/ops"
+    paths = []
+    for family in families:
+        names = [family, *re.findall(r"^def (\w+)", (ops / f"{family}.py").read_text(), re.M)]
+        paths += [path for name in names for path in sorted(tests.glob(f"test_{name}*.py"))]
+    return list(dict.fromkeys(paths))
 
 
 def state_of(families: Iterable[str], mutated: str) -> str:
@@ -115,6 +120,13 @@ class Outcomes:
         return [*own, *self._killers[:8]]
 
 
+def reason(output: str) -> str:
+    """The beginning of what pytest says of a failing test; of the simulator, its first finding."""
+    finding = re.search(r"^E +(\[(?!mslsim)[\w-]+\] .+)", output, re.M)
+    error = finding or re.search(r"^E +(?:\w+Error: )?(\S.*)", output, re.M)
+    return error[1][:100] if error else ""
+
+
 class Worker:
     """A folder with a copy of the shaders and a cache of compiled ones."""
 
@@ -143,8 +155,7 @@ class Worker:
                 left.unlink(missing_ok=True)
         if re.search(r"^E .*Unable to build metal library", output, re.M):
             result = COMPILER
-        why = re.search(r"^E +(?:\w+Error: )?(.+)", output, re.M)
-        return Outcome(state_of(families, mutated), result, test, why[1][:100] if why else "")
+        return Outcome(state_of(families, mutated), result, test, reason(output))
 
     def run_tests(self, tests: Iterable[object], first: list[str]) -> tuple[str, str, str]:
         """Result, failing test and output of tests on this worker's shaders.
@@ -213,9 +224,9 @@ class Run:
         return outcome.result
 
     def run(self) -> None:
-        """Runs the tests on each mutant that has no outcome yet, mutants of boundaries first."""
+        """Runs the tests on each mutant that has no outcome yet: barriers, boundaries, the rest."""
         pending = [mutant for mutant in self.mutants if self.result(mutant) is None]
-        pending.sort(key=lambda mutant: mutant.negates)
+        pending.sort(key=lambda mutant: (mutant.negates, mutant.replacement != ""))
         workers: Queue[Worker] = Queue()
         for number in range(self._n_workers if pending else 0):
             workers.put(Worker(number))

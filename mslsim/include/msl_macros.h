@@ -1,13 +1,8 @@
-// Preprocess-stage stand-in for Apple's <metal_*> headers.  Only MACROS live here: the real
-// declarations are in msl_core.h, which is force-included (as a PCH) when the rewritten file is compiled.
-#ifndef MSL_PP_H
-#define MSL_PP_H
+// The macros of Metal's headers, for the preprocessor. Declarations are in msl_library.h, which
+// stands before the text when it is compiled.
+#pragma once
+
 #define METAL_FUNC inline __attribute__((__always_inline__))
-#define METAL_ALWAYS_INLINE __attribute__((__always_inline__))
-#define METAL_INTERNAL
-#define METAL_ASM
-#define METAL_CONST
-#define METAL_VALID_ARGS(...)
 #define M_E_F 2.71828182845904523536028747135266250f
 #define M_LOG2E_F 1.44269504088896340735992468100189214f
 #define M_LOG10E_F 0.434294481903251827651128918916605082f
@@ -58,4 +53,3 @@
 #define UINT32_MAX 4294967295u
 #define INT64_MAX 9223372036854775807l
 #define UINT64_MAX 18446744073709551615ul
-#endif

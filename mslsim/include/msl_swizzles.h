@@ -52,18 +52,18 @@ MSL_COMPOUND(/)
   _msl::swizzle<vec<T, 4>, T, 4, a, b, c, d> A##B##C##D;
 
 #define MSL_PAIRS_OF_TWO(P, A, a, B, b) MSL_PAIR(P, A, a, B, b) MSL_PAIR(P, B, b, A, a)
-#define MSL_TRIPLES_OF_THREE(P, A, a, B, b, C, c)                 \
-  MSL_TRIPLE(P, A, a, B, b, C, c)                                 \
-  MSL_TRIPLE(P, A, a, C, c, B, b)                                 \
-  MSL_TRIPLE(P, B, b, A, a, C, c)                                 \
-  MSL_TRIPLE(P, B, b, C, c, A, a) MSL_TRIPLE(P, C, c, A, a, B, b) \
-      MSL_TRIPLE(P, C, c, B, b, A, a)
-#define MSL_QUADRUPLES_FROM(A, a, B, b, C, c, D, d)                           \
-  MSL_QUADRUPLE(A, a, B, b, C, c, D, d)                                       \
-  MSL_QUADRUPLE(A, a, B, b, D, d, C, c)                                       \
-  MSL_QUADRUPLE(A, a, C, c, B, b, D, d)                                       \
-  MSL_QUADRUPLE(A, a, C, c, D, d, B, b) MSL_QUADRUPLE(A, a, D, d, B, b, C, c) \
-      MSL_QUADRUPLE(A, a, D, d, C, c, B, b)
+#define MSL_TRIPLES_OF_THREE(P, A, a, B, b, C, c) \
+  MSL_TRIPLE(P, A, a, B, b, C, c)                 \
+  MSL_TRIPLE(P, A, a, C, c, B, b)                 \
+  MSL_TRIPLE(P, B, b, A, a, C, c)                 \
+  MSL_TRIPLE(P, B, b, C, c, A, a)                 \
+  MSL_TRIPLE(P, C, c, A, a, B, b) MSL_TRIPLE(P, C, c, B, b, A, a)
+#define MSL_QUADRUPLES_FROM(A, a, B, b, C, c, D, d) \
+  MSL_QUADRUPLE(A, a, B, b, C, c, D, d)             \
+  MSL_QUADRUPLE(A, a, B, b, D, d, C, c)             \
+  MSL_QUADRUPLE(A, a, C, c, B, b, D, d)             \
+  MSL_QUADRUPLE(A, a, C, c, D, d, B, b)             \
+  MSL_QUADRUPLE(A, a, D, d, B, b, C, c) MSL_QUADRUPLE(A, a, D, d, C, c, B, b)
 
 #define MSL_SWIZZLES_2(P) \
   MSL_PAIR(P, x, 0, x, 0) MSL_PAIR(P, y, 1, y, 1) MSL_PAIRS_OF_TWO(P, x, 0, y, 1)
@@ -72,17 +72,20 @@ MSL_COMPOUND(/)
   MSL_PAIR(P, z, 2, z, 2)         \
   MSL_PAIRS_OF_TWO(P, x, 0, z, 2) \
   MSL_PAIRS_OF_TWO(P, y, 1, z, 2) MSL_TRIPLES_OF_THREE(P, x, 0, y, 1, z, 2)
-#define MSL_SWIZZLES_4                                                \
-  MSL_SWIZZLES_3(4)                                                   \
-  MSL_PAIR(4, w, 3, w, 3)                                             \
-  MSL_PAIRS_OF_TWO(4, x, 0, w, 3)                                     \
-  MSL_PAIRS_OF_TWO(4, y, 1, w, 3) MSL_PAIRS_OF_TWO(4, z, 2, w, 3)     \
-      MSL_TRIPLES_OF_THREE(4, x, 0, y, 1, w, 3)                       \
-          MSL_TRIPLES_OF_THREE(4, x, 0, z, 2, w, 3)                   \
-              MSL_TRIPLES_OF_THREE(4, y, 1, z, 2, w, 3)               \
-                  MSL_QUADRUPLES_FROM(x, 0, y, 1, z, 2, w, 3)         \
-                      MSL_QUADRUPLES_FROM(y, 1, x, 0, z, 2, w, 3)     \
-                          MSL_QUADRUPLES_FROM(z, 2, x, 0, y, 1, w, 3) \
-                              MSL_QUADRUPLES_FROM(w, 3, x, 0, y, 1, z, 2)
+#define MSL_TRIPLES_WITH_W                  \
+  MSL_TRIPLES_OF_THREE(4, x, 0, y, 1, w, 3) \
+  MSL_TRIPLES_OF_THREE(4, x, 0, z, 2, w, 3) \
+  MSL_TRIPLES_OF_THREE(4, y, 1, z, 2, w, 3)
+#define MSL_QUADRUPLES                        \
+  MSL_QUADRUPLES_FROM(x, 0, y, 1, z, 2, w, 3) \
+  MSL_QUADRUPLES_FROM(y, 1, x, 0, z, 2, w, 3) \
+  MSL_QUADRUPLES_FROM(z, 2, x, 0, y, 1, w, 3) \
+  MSL_QUADRUPLES_FROM(w, 3, x, 0, y, 1, z, 2)
+#define MSL_SWIZZLES_4            \
+  MSL_SWIZZLES_3(4)               \
+  MSL_PAIR(4, w, 3, w, 3)         \
+  MSL_PAIRS_OF_TWO(4, x, 0, w, 3) \
+  MSL_PAIRS_OF_TWO(4, y, 1, w, 3) \
+  MSL_PAIRS_OF_TWO(4, z, 2, w, 3) MSL_TRIPLES_WITH_W MSL_QUADRUPLES
 
 }  // namespace metal

@@ -176,29 +176,17 @@ MSL_INLINE bool any(bool v) { return v; }
 MSL_INLINE bool all(bool v) { return v; }
 
 // Nothing is fast here: both namespaces round like the host's library.
-#define MSL_USING(f) using metal::f;
-#define MSL_PRECISION                                                                    \
-  MSL_USING(exp)                                                                         \
-  MSL_USING(exp2)                                                                        \
-  MSL_USING(exp10)                                                                       \
-  MSL_USING(log) MSL_USING(log2) MSL_USING(log10) MSL_USING(sin) MSL_USING(cos)          \
-      MSL_USING(tan) MSL_USING(asin) MSL_USING(acos) MSL_USING(atan) MSL_USING(sinh)     \
-          MSL_USING(cosh) MSL_USING(tanh) MSL_USING(floor) MSL_USING(ceil)               \
-              MSL_USING(trunc) MSL_USING(round) MSL_USING(rint) MSL_USING(sqrt)          \
-                  MSL_USING(rsqrt) MSL_USING(fract) MSL_USING(fabs) MSL_USING(abs)       \
-                      MSL_USING(sign) MSL_USING(saturate) MSL_USING(pow) MSL_USING(powr) \
-                          MSL_USING(fmod) MSL_USING(atan2) MSL_USING(fmax)               \
-                              MSL_USING(fmin) MSL_USING(max) MSL_USING(min)              \
-                                  MSL_USING(clamp) MSL_USING(mix) MSL_USING(copysign)    \
-                                      MSL_USING(divide) MSL_USING(sinpi)                 \
-                                          MSL_USING(cospi)
-namespace fast {
-MSL_PRECISION
-}
 namespace precise {
-MSL_PRECISION
+using metal::abs, metal::acos, metal::asin, metal::atan, metal::atan2, metal::ceil;
+using metal::clamp, metal::copysign, metal::cos, metal::cosh, metal::cospi, metal::divide;
+using metal::exp, metal::exp10, metal::exp2, metal::fabs, metal::floor, metal::fmax;
+using metal::fmin, metal::fmod, metal::fract, metal::log, metal::log10, metal::log2;
+using metal::max, metal::min, metal::mix, metal::pow, metal::powr, metal::rint;
+using metal::round, metal::rsqrt, metal::saturate, metal::sign, metal::sin, metal::sinh;
+using metal::sinpi, metal::sqrt, metal::tan, metal::tanh, metal::trunc;
+}  // namespace precise
+namespace fast {
+using namespace precise;
 }
-#undef MSL_PRECISION
-#undef MSL_USING
 
 }  // namespace metal

@@ -23,8 +23,8 @@ def strided(a: mx.array) -> mx.array:
     return mx.repeat(a, 2, axis=-1)[..., ::2]
 
 
-def shifted(a: mx.array) -> mx.array:
-    """The same values as a row-contiguous view that begins at the second element of its buffer."""
-    view = mx.concatenate([mx.zeros(1, a.dtype), a.reshape(-1)])[1:].reshape(a.shape)
+def shifted(a: mx.array, start: int = 1) -> mx.array:
+    """The same values as a row-contiguous view that begins `start` elements into its buffer."""
+    view = mx.concatenate([mx.zeros(start, a.dtype), a.reshape(-1)])[start:].reshape(a.shape)
     mx.eval(view)
     return view

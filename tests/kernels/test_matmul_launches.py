@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from arrays import same_bits, to_numpy
+from arrays import same_bits, shifted, to_numpy
 from blocks import product_bound, random_rows
 from mlx_dsv4 import ops, reference
 
@@ -93,25 +93,17 @@ def test_orders_of_threads_change_no_bit(
     assert all(same_bits(r, results[0]) for r in results)
 
 
-def placed(values: np.ndarray, start: int) -> mx.array:
-    """The values as a view that begins ``start`` elements into a longer array."""
-    flat = mx.array(np.concatenate([np.zeros(start, values.dtype), values.reshape(-1)]))
-    view = flat[start:].reshape(values.shape)
-    mx.eval(view)
-    return view
-
-
 @pytest.mark.parametrize("n_tokens", [1, 9])
 @pytest.mark.parametrize(("format", "start"), [("f32", 4), ("f16", 2), ("q8_0", 2), ("mxfp4", 1)])
 def test_inputs_may_begin_at_any_element(
     format: str, start: int, n_tokens: int, executor: str
 ) -> None:
     case = Case(n_tokens, 9, 64, format)
-    weight = placed(case.weight(), start)
-    out = ops.matmul(placed(case.x(), 1), weight, format=format)
+    weight = shifted(mx.array(case.weight()), start)
+    out = ops.matmul(shifted(mx.array(case.x())), weight, format=format)
     assert same_bits(out, run(case))
     tokens = np.array([8, 0, 3], np.int32)
-    rows = ops.embed(placed(tokens, 1), weight, format=format)
+    rows = ops.embed(shifted(mx.array(tokens)), weight, format=format)
     expected = reference.embed(tokens, case.weight(), format=format)
     np.testing.assert_array_equal(np.array(rows), expected)
 
@@ -121,7 +113,7 @@ def test_weights_that_a_gpu_cannot_load_are_refused(
     format: str, start: int, simulator: str
 ) -> None:
     case = Case(1, 9, 64, format)
-    weight = placed(case.weight(), start)
+    weight = shifted(mx.array(case.weight()), start)
     message = rf"weight must begin at a multiple of [24] bytes of its buffer; got byte {start}"
     with pytest.raises(ValueError, match=message):
         mx.eval(ops.matmul(mx.array(case.x()), weight, format=format))

@@ -62,12 +62,13 @@ def shaders(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     folder = tmp_path / "shaders"
     folder.mkdir()
     (folder / f"{request.node.name}.metal").write_text(SHADER)
+    (folder / "contract.h").write_text("#pragma once\n\nstruct Params {\n  int n;\n};\n")
     return folder
 
 
 def run(shaders: Path, value: float, *, twice: bool) -> None:
     """Runs one instantiation, from a library of its own."""
-    (path,) = shaders.iterdir()
+    (path,) = shaders.glob("*.metal")
     name = f"change_{int(twice)}"
     instantiate = [(name, f"change<{str(twice).lower()}>")]
     library = Library(path, instantiate=instantiate, only=[name], mode="cov")
@@ -123,7 +124,7 @@ def test_processes_are_merged(shaders: Path, tmp_path: Path) -> None:
 def test_lines_are_counted_once_for_every_library(shaders: Path) -> None:
     run(shaders, 1.0, twice=False)
     run(shaders, 1.0, twice=False)
-    (path,) = shaders.iterdir()
+    (path,) = shaders.glob("*.metal")
     (coverage,) = line_coverage(path.name).values()
     assert coverage.ran < coverage.seen
     texts = [SHADER.splitlines()[line - 1].strip() for line in coverage.missed]

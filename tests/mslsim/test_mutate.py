@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 
 from mslsim.exceptions_list import read_exceptions
-from mslsim.mutate import EQUIVALENTS, SHADERS, families_of_files, files_of_tests
+from mslsim.mutate import (
+    EQUIVALENTS,
+    KILLED,
+    SHADERS,
+    SURVIVED,
+    Outcome,
+    Outcomes,
+    families_of_files,
+    files_of_tests,
+    reason,
+    state_of,
+)
 from mslsim.mutations import mutants_of, shader_mutants
 
 SHADER = """\
@@ -108,3 +119,32 @@ def test_a_header_belongs_to_the_families_that_include_it() -> None:
     assert families["sinkhorn.h"] == ["hyper"]
     assert {"hyper", "route"} <= set(families["common.h"])
     assert "test_route.py" in {path.name for path in files_of_tests(["route"])}
+    assert "test_embed.py" in {path.name for path in files_of_tests(["matmul"])}
+
+
+def test_outcomes_are_kept_between_runs(tmp_path: Path) -> None:
+    first, second, *_ = mutants_of("small.metal", SHADER)
+    outcomes = Outcomes(tmp_path / "outcomes.json")
+    outcomes.add(first, Outcome("state", KILLED, "test_a", "values differ"))
+    outcomes.add(second, Outcome("state", SURVIVED))
+    again = Outcomes(tmp_path / "outcomes.json")
+    assert again.get(first) == Outcome("state", KILLED, "test_a", "values differ")
+    assert again.likely_killers(first) == ["test_a"]
+    assert again.likely_killers(second) == []
+    again.add(second, Outcome("state", KILLED, "test_b"))
+    assert again.likely_killers(first) == ["test_a", "test_b"]
+
+
+def test_an_outcome_holds_for_one_text_of_shaders_and_tests() -> None:
+    assert state_of(["route"], "text") == state_of(["route"], "text")
+    assert state_of(["route"], "text") != state_of(["route"], "other text")
+    assert state_of(["route"], "text") != state_of(["route", "hyper"], "text")
+
+
+def test_the_reason_is_the_first_finding_or_error() -> None:
+    assert reason("E   AssertionError: 1 != 2\nE   more\n") == "1 != 2"
+    assert (
+        reason("E   RuntimeError: [mslsim] add:\nE   [race] of two\nE   [ub] x\n")
+        == "[race] of two"
+    )
+    assert reason("1 passed") == ""

@@ -42,7 +42,8 @@ def experts(
     Raises:
         ValueError: a shape, dtype, format or number differs from the table above; at
             evaluation, a matrix is not row-contiguous.
-        RuntimeError: at evaluation, an id is not an expert.
+        RuntimeError: at evaluation on the CPU, an id is not an expert. A GPU kernel cannot raise:
+            it gives NaN to the token that has the id.
 
     Twin: :func:`mlx_dsv4.reference.experts`.
     Source: DeepSeek-V4 technical report (arXiv 2606.19348), section 2.1.
