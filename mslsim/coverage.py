@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mslsim.mutations import definitions
+from mslsim.mutations import definitions, without_comments
 from mslsim.report import symbolize
 from mslsim.runtime import runtime
 
@@ -98,7 +98,7 @@ def compiled_lines(libraries: Iterable[str]) -> dict[str, set[int]]:
 
 @dataclass(frozen=True, order=True)
 class Uncovered:
-    """A line that has not run, or that begins a function that is in no compiled library."""
+    """A line that has not run, or that begins a function that nothing compiled calls."""
 
     file: str
     line: int
@@ -114,6 +114,57 @@ class Uncovered:
         return f"{self.file}:{self.line} {self.place}\n- {self.text}"
 
 
+@dataclass(frozen=True)
+class Function:
+    """A function of a shader, with what stands between it and the next one.
+
+    Attributes:
+        file: Name of the file.
+        line: Where it begins.
+        name: Its name.
+        code: Its text, without comments.
+        compiled: Whether a library has code of it.
+    """
+
+    file: str
+    line: int
+    name: str
+    code: str
+    compiled: bool
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether it has neither branch nor loop."""
+        return re.search(r"\b(?:if|for|while|switch)\b", self.code) is None
+
+
+def functions_of(path: Path, compiled: set[int]) -> list[Function]:
+    """The functions of a file of which some lines made code; one without a name comes first."""
+    lines = without_comments(path.read_text()).splitlines()
+    starts = [(1, ""), *definitions(path.read_text())]
+    ends = [*(start for start, _ in starts[1:]), len(lines) + 1]
+    functions = []
+    for (start, name), end in zip(starts, ends, strict=True):
+        code = "\n".join(lines[start - 1 : end - 1])
+        has_code = not name or not compiled.isdisjoint(range(start, end))
+        functions.append(Function(path.name, start, name, code, has_code))
+    return functions
+
+
+def unreached(functions: list[Function]) -> list[Function]:
+    """Those without code, but for straight ones, which leave none where something with code calls.
+
+    Overloads count as one.
+    """
+    rest = [function for function in functions if not function.compiled]
+    callers = [function for function in functions if function.compiled]
+    while callers:
+        words = {word for caller in callers for word in re.findall(r"\w+", caller.code)}
+        callers = [function for function in rest if function.name in words and function.is_straight]
+        rest = [function for function in rest if function not in callers]
+    return rest
+
+
 def uncovered_lines(shaders: Path, folder: Path | None = None) -> list[Uncovered]:
     """The lines of a folder of shaders that no library opened in "cov" mode has run.
 
@@ -121,21 +172,17 @@ def uncovered_lines(shaders: Path, folder: Path | None = None) -> list[Uncovered
         shaders: The folder; compiled shaders call its files by their names.
         folder: Where other processes saved their part.
     """
-    missed: dict[str, list[int]] = {
-        Path(path).name: file.missed for path, file in line_coverage(folder=folder).items()
-    }
+    missed = {Path(path).name: file.missed for path, file in line_coverage(folder=folder).items()}
     compiled = compiled_lines(merged_points(folder))
+    paths = sorted(path for path in shaders.iterdir() if path.suffix in {".metal", ".h"})
+    functions = {path.name: functions_of(path, compiled[path.name]) for path in paths}
+    never = unreached([function for file in functions.values() for function in file])
     uncovered = []
-    for path in sorted(p for p in shaders.iterdir() if p.suffix in {".metal", ".h"}):
-        lines = path.read_text().splitlines()
-        starts = definitions(path.read_text())
-        ends = [*(start for start, _ in starts[1:]), len(lines) + 1]
-        never = [
-            start
-            for (start, _), end in zip(starts, ends, strict=False)
-            if compiled[path.name].isdisjoint(range(start, end))
-        ]
-        for line in sorted({*missed.get(path.name, ()), *never}):
-            place = next((name for start, name in reversed(starts) if start <= line), "")
-            uncovered.append(Uncovered(path.name, line, place, " ".join(lines[line - 1].split())))
+    for path in paths:
+        texts = without_comments(path.read_text()).splitlines()
+        own = [function.line for function in never if function.file == path.name]
+        for line in sorted({*missed.get(path.name, ()), *own}):
+            place = [function.name for function in functions[path.name] if function.line <= line]
+            text = " ".join(texts[line - 1].split())
+            uncovered.append(Uncovered(path.name, line, place[-1], text))
     return uncovered

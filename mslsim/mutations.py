@@ -83,16 +83,21 @@ def blank(found: re.Match[str]) -> str:
     return re.sub(r"[^\n]", " ", found[0])
 
 
+def without_comments(text: str) -> str:
+    """The text with blanks for comments and for all else that makes no code."""
+    return NO_CODE.sub(blank, text)
+
+
 def definitions(text: str) -> list[tuple[int, str]]:
     """Line and name of each function that a shader or a header defines."""
-    code = NO_CODE.sub(blank, text)
+    code = without_comments(text)
     found = [match for kind in (FUNCTION, KERNEL) for match in kind.finditer(code)]
     return sorted((text.count("\n", 0, match.start()) + 1, match[1]) for match in found)
 
 
 def mutants_of(file: str, text: str) -> list[Mutant]:
     """Every mutant of a file, in order of appearance."""
-    code = NO_CODE.sub(blank, text)
+    code = without_comments(text)
     changes = [
         (found.start(), found.end(), flip)
         for found in COMPARISON.finditer(code)
