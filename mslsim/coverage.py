@@ -133,6 +133,18 @@ class Function:
     compiled: bool
 
     @property
+    def heading(self) -> range:
+        """Its lines before the first that may hold a statement."""
+        before, _, body = self.code.partition("{")
+        n_lines = before.count("\n") + (not body.partition("\n")[0].strip())
+        return range(self.line, self.line + n_lines)
+
+    @property
+    def lines(self) -> range:
+        """Its lines, and those up to the next function."""
+        return range(self.line, self.line + self.code.count("\n") + 1)
+
+    @property
     def is_straight(self) -> bool:
         """Whether it has neither branch nor loop."""
         return re.search(r"\b(?:if|for|while|switch)\b", self.code) is None
@@ -172,7 +184,7 @@ def uncovered_lines(shaders: Path, folder: Path | None = None) -> list[Uncovered
         shaders: The folder; compiled shaders call its files by their names.
         folder: Where other processes saved their part.
     """
-    missed = {Path(path).name: file.missed for path, file in line_coverage(folder=folder).items()}
+    coverage = {Path(path).name: file for path, file in line_coverage(folder=folder).items()}
     compiled = compiled_lines(merged_points(folder))
     paths = sorted(path for path in shaders.iterdir() if path.suffix in {".metal", ".h"})
     functions = {path.name: functions_of(path, compiled[path.name]) for path in paths}
@@ -180,9 +192,14 @@ def uncovered_lines(shaders: Path, folder: Path | None = None) -> list[Uncovered
     uncovered = []
     for path in paths:
         texts = without_comments(path.read_text()).splitlines()
-        own = [function.line for function in never if function.file == path.name]
-        for line in sorted({*missed.get(path.name, ()), *own}):
-            place = [function.name for function in functions[path.name] if function.line <= line]
-            text = " ".join(texts[line - 1].split())
-            uncovered.append(Uncovered(path.name, line, place[-1], text))
+        file = coverage.get(path.name, LineCoverage())
+        for function in functions[path.name]:
+            missed = {line for line in function.lines if line in file.seen - file.ran}
+            if not file.ran.isdisjoint(function.lines):
+                # Of the copy that would be called, had its calls not been inlined.
+                missed -= {*function.heading}
+            missed |= {function.line} if function in never else set()
+            for line in sorted(missed):
+                text = " ".join(texts[line - 1].split())
+                uncovered.append(Uncovered(path.name, line, function.name, text))
     return uncovered

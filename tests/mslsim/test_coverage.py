@@ -76,6 +76,13 @@ def run(shaders: Path, value: float, *, twice: bool) -> None:
     library.kernel(name).dispatch([out], threads=4, threadgroup=4)
 
 
+def run_other(shaders: Path) -> None:
+    """Runs the kernel that is no template: there is a copy of it that nothing calls."""
+    (path,) = shaders.glob("*.metal")
+    library = Library(path, only=["other"], mode="cov")
+    library.kernel("other").dispatch([np.ones(4, np.float32)], threads=4, threadgroup=4)
+
+
 def missed(shaders: Path, folder: Path | None = None) -> list[tuple[str, str]]:
     """Function and text of the uncovered lines."""
     return [(line.place, line.text) for line in uncovered_lines(shaders, folder)]
@@ -100,6 +107,8 @@ def test_functions_that_were_never_compiled_are_named(shaders: Path) -> None:
     assert ("unused", "inline float unused(float x) {") in missed(shaders)
     assert ("twice", "inline float twice(float x) {") in missed(shaders)
     assert ("other", "out[i] = 0.0f;") in missed(shaders)  # compiled along, but not launched
+    run_other(shaders)
+    assert "other" not in {place for place, _ in missed(shaders)}
 
 
 def test_processes_are_merged(shaders: Path, tmp_path: Path) -> None:
