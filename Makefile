@@ -1,6 +1,7 @@
 # make demo    build the package in .venv and generate text with a small model
 # make test    run every check: format, lint, types, layering, tests
 # make venv    build the package again after a change in csrc or metal
+# make mutate  run the kernels' tests on shaders with one mistake each, hours (FAMILIES="route hyper")
 # make seeded-bugs   break shaders on purpose, one place at a time: a test must turn red
 # make tools   install what the tests and checks need
 # make wheel-macos   build a wheel for arm64 macOS in dist, on Linux, and check it
@@ -18,7 +19,7 @@ CPP := $(shell git ls-files '*.cpp' '*.h')
 METAL := $(wildcard metal/*.metal)
 TINY := build/tiny.gguf
 
-.PHONY: help venv tools demo test lint format types layers stub seeded-bugs wheel-macos \
+.PHONY: help venv tools demo test lint format types layers stub seeded-bugs mutate wheel-macos \
 	check-install bench clean
 
 help:
@@ -63,6 +64,9 @@ test: lint types layers
 	@echo "== tests"
 	@$(BIN)/python -m pytest -q
 
+mutate: $(VENV)/.tools
+	@$(BIN)/python -m mslsim.mutate $(FAMILIES)
+
 lint: $(VENV)/.tools
 	@echo "== format and lint"
 	@$(BIN)/ruff format --check --quiet .
@@ -100,12 +104,10 @@ wheel-macos: $(VENV)/.tools
 	@$(BIN)/python macos/build_wheel.py
 
 # From the source distribution, in an environment of its own, as pip gives it to a user.
-check-install:
+check-install: $(VENV)/.tools
 	@echo "== building the source distribution, installing it into a clean environment"
 	@rm -rf build/clean build/sdist && $(PYTHON) -m venv build/clean
-	@build/clean/bin/python -m pip install --quiet build
-	@build/clean/bin/python -m build --sdist --outdir build/sdist . > build/sdist.log || \
-		{ cat build/sdist.log; exit 1; }
+	@$(BIN)/python -c 'from scikit_build_core.build import build_sdist; build_sdist("build/sdist")'
 	@build/clean/bin/python -m pip install --quiet \
 		"$$(echo build/sdist/*.tar.gz)$(if $(BACKEND),[$(BACKEND)])"
 	@cd build && clean/bin/mlx-dsv4 doctor && clean/bin/python -c 'from mlx_dsv4 import Engine'

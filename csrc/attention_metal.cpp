@@ -1,6 +1,10 @@
 #include "attention.h"
+
+#include <sstream>
+
 #include "metal_library.h"
 #include "mlx/backend/metal/device.h"
+#include "rows_metal.h"
 
 namespace mlx_dsv4 {
 namespace {
@@ -78,15 +82,33 @@ void launch_values(const AttentionTask& task, const mx::array& scores) {
 
 }  // namespace
 
-void AttentionQueries::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
-  throw std::runtime_error("not written");
+void AttentionQueries::eval_gpu(
+    const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
+  auto& out = outputs[0];
+  allocate(out);
+  if (out.size() == 0) {
+    return;
+  }
+  const auto& p = params_;
+  auto& encoder = mx::metal::get_command_encoder(stream());
+  encoder.set_compute_pipeline_state(
+      row_kernel(stream(), "attention", "attention_queries", out.dtype(), p.dim));
+  encoder.set_input_array(inputs[0], kAttentionQueriesQ);
+  encoder.set_input_array(bindable(inputs[1], inputs[0]), kAttentionQueriesRotation);
+  encoder.set_output_array(out, kAttentionQueriesOut);
+  encoder.set_bytes(p, kAttentionQueriesParams);
+  const int groups = (p.n_heads + kRowsPerGroup - 1) / kRowsPerGroup;
+  encoder.dispatch_threadgroups(
+      MTL::Size(groups, out.shape(0), 1), MTL::Size(kSimdWidth * kRowsPerGroup, 1, 1));
 }
 
 void Attention::eval_gpu(
     const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
   if (params_.dim > kAttentionMaxDim) {
-    reject(
-        "attention", "D must be <= ", kAttentionMaxDim, " on the GPU; got ", params_.dim);
+    std::ostringstream message;
+    message << "[attention] D must be at most " << kAttentionMaxDim << " on the GPU; got "
+            << params_.dim;
+    throw std::runtime_error(message.str());
   }
   allocate(outputs[0]);
   if (outputs[0].size() == 0) {

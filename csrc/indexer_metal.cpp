@@ -5,6 +5,7 @@
 #include "metal_library.h"
 #include "mlx/backend/metal/device.h"
 #include "rows.h"
+#include "rows_metal.h"
 
 namespace mlx_dsv4 {
 namespace {
@@ -130,6 +131,26 @@ void take_all(
 }
 
 }  // namespace
+
+void IndexerQueries::eval_gpu(
+    const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
+  auto& out = outputs[0];
+  allocate(out);
+  if (out.size() == 0) {
+    return;
+  }
+  const auto& p = params_;
+  auto& encoder = mx::metal::get_command_encoder(stream());
+  encoder.set_compute_pipeline_state(
+      row_kernel(stream(), "indexer", "indexer_queries", out.dtype(), p.dim));
+  encoder.set_input_array(inputs[0], kIndexerQueriesQ);
+  encoder.set_input_array(bindable(inputs[1], inputs[0]), kIndexerQueriesRotation);
+  encoder.set_output_array(out, kIndexerQueriesOut);
+  encoder.set_bytes(p, kIndexerQueriesParams);
+  const int groups = (p.n_heads + kRowsPerGroup - 1) / kRowsPerGroup;
+  encoder.dispatch_threadgroups(
+      MTL::Size(groups, out.shape(0), 1), MTL::Size(kSimdWidth * kRowsPerGroup, 1, 1));
+}
 
 void IndexerScores::eval_gpu(
     const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {

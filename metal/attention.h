@@ -71,8 +71,6 @@ DSV4_CONST int kAttentionSliceDims = 16;
 // Dims of a score's product are taken in blocks of this many.
 DSV4_CONST int kAttentionDotBlock = 32;
 
-DSV4_CONST int kMatrixDim = 8;  // of a simdgroup_matrix
-
 constexpr int attention_tiles(int n, int size) { return (n + size - 1) / size; }
 
 // The rows that a query sees are one list, cut into tiles: window rows by position, then

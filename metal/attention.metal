@@ -15,6 +15,8 @@
 //           (tiles, ceil(H / 64), T)
 //           attention_values: a threadgroup per 16 dims, 64 heads and token, grid
 //           (D / 16, ceil(H / 64), T); a simdgroup per eight heads
+//           attention_queries (norm and rotation of q): a simdgroup per head and token, grid
+//           (ceil(H / 4), T, 1)
 // Traffic   2 * D bytes per row and token for all 64 heads, from memory once; q once per tile
 //           from cache; attention_values reads rows again (from cache), and 4 * H bytes per
 //           row go through the scores
@@ -25,6 +27,7 @@
 #include "attention.h"
 #include "attention_softmax.h"
 #include "attention_tile.h"
+#include "row_math.h"
 
 using namespace metal;
 
@@ -99,8 +102,10 @@ template <typename T, int D>
   HeadSums<kDims> sums;
   clear(sums);
 
+  int next_entry = list.tile_entry(0, lane);
   for (int first = 0; first < list.size; first += Tile::kRows) {
-    const int entry = list.tile_entry(first, lane);
+    const int entry = next_entry;
+    next_entry = list.tile_entry(first + Tile::kRows, lane);
     if (!names_rows(entry)) {
       continue;
     }
@@ -180,6 +185,44 @@ template <typename T, int D>
   }
 }
 
+DSV4_CONST int kSliceMatrices = kAttentionSliceDims / kMatrixDim;
+
+// What a lane needs of a tile to add its part of a slice: zeros where no row is named.
+template <typename T>
+struct SliceTile {
+  static constant constexpr int kMatrices = attention_tile_rows(sizeof(T)) / kMatrixDim;
+  TileScores<kMatrices> scores;
+  LaneDims<kSliceMatrices> values[kMatrices];
+};
+
+// Loads a tile from its scores on; a head that does not exist has none.
+template <typename T, int D>
+SliceTile<T> load_slice(
+    thread const RowList<T, D>& list,
+    int entry,
+    const device float* scores,
+    bool is_head,
+    int dim,
+    MatrixLane mine) {
+  SliceTile<T> tile;
+  const bool loads = names_rows(entry);
+#pragma unroll
+  for (int j = 0; j < SliceTile<T>::kMatrices; ++j) {
+    const int column = j * kMatrixDim + mine.column;
+    const device T* row =
+        list.row(simd_shuffle(entry, ushort(j * kMatrixDim + mine.row)));
+    tile.scores.of[j] = float2(0.0f, 0.0f);
+    if (loads && is_head) {
+      tile.scores.of[j] = float2(scores[column], scores[column + 1]);
+    }
+    tile.values[j].of[0] = float4(0.0f);
+    if (row != nullptr) {
+      tile.values[j].of[0] = FourValues<T>::widen(stored_four(row + dim));
+    }
+  }
+  return tile;
+}
+
 // Softmax over the scores of every tile, and the sums of the rows by their weights.
 template <typename T, int D>
 [[kernel]] void attention_values(
@@ -196,42 +239,36 @@ template <typename T, int D>
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   constexpr int kRows = attention_tile_rows(sizeof(T));
-  constexpr int kMatrices = kRows / kMatrixDim;
-  constexpr int kDims = kAttentionSliceDims / kMatrixDim;
   const HeadBlock heads = head_block(p, group);
   const RowList<T, D> list =
       list_rows<T, D>(rows, attention_kv, selected, p, heads.token);
   const MatrixLane mine = matrix_lane(lane);
   const int head = int(simdgroup) * kMatrixDim + mine.row;
   const bool is_head = head < heads.n;
-  const int dim = int(group.x) * kAttentionSliceDims + kDims * mine.column;
+  const int dim = int(group.x) * kAttentionSliceDims + kSliceMatrices * mine.column;
   scores += (heads.first_row + head) * score_pitch(p, n_groups.z, kRows);
   Softmax softmax = start_softmax(is_head ? sinks[heads.first + head] : 0.0f);
-  MatrixSums<1, kDims> sums;
+  MatrixSums<1, kSliceMatrices> sums;
   clear(sums);
 
+  // Row numbers are read two tiles ahead, rows and scores one: no wait follows another.
+  int entry = list.tile_entry(0, lane);
+  int next_entry = list.tile_entry(kRows, lane);
+  SliceTile<T> tile = load_slice(list, entry, scores, is_head, dim, mine);
   for (int first = 0; first < list.size; first += kRows) {
-    const int entry = list.tile_entry(first, lane);
-    if (!names_rows(entry)) {
-      continue;
-    }
-    TileScores<kMatrices> weights;
-    LaneDims<kDims> values[kMatrices];
+    const int entry_after = list.tile_entry(first + 2 * kRows, lane);
+    scores += kRows;
+    const SliceTile<T> next = load_slice(list, next_entry, scores, is_head, dim, mine);
+    if (names_rows(entry)) {
+      scale_sums(sums, 0, fold_scores(softmax, tile.scores));
 #pragma unroll
-    for (int j = 0; j < kMatrices; ++j) {
-      const int column = first + j * kMatrixDim + mine.column;
-      weights.of[j] =
-          is_head ? float2(scores[column], scores[column + 1]) : float2(0.0f, 0.0f);
-      const device T* row =
-          list.row(simd_shuffle(entry, ushort(j * kMatrixDim + mine.row)));
-      values[j].of[0] =
-          row == nullptr ? float4(0.0f) : FourValues<T>::widen(stored_four(row + dim));
+      for (int j = 0; j < SliceTile<T>::kMatrices; ++j) {
+        add_rows(sums, 0, matrix_of(tile.scores.of[j]), tile.values[j]);
+      }
     }
-    scale_sums(sums, 0, fold_scores(softmax, weights));
-#pragma unroll
-    for (int j = 0; j < kMatrices; ++j) {
-      add_rows(sums, 0, matrix_of(weights.of[j].x, weights.of[j].y), values[j]);
-    }
+    entry = next_entry;
+    next_entry = entry_after;
+    tile = next;
   }
   if (is_head) {
     rotation += size_t(heads.token) * 2 * p.n_pairs;
@@ -240,8 +277,33 @@ template <typename T, int D>
   }
 }
 
+// out[t, h] = rope_t(q[t, h] / sqrt(mean(q[t, h]^2) + eps))
+template <typename T, int kSlices>
+[[kernel]] void attention_queries(
+    const device float* q [[buffer(kAttentionQueriesQ)]],
+    const device float* rotation [[buffer(kAttentionQueriesRotation)]],
+    device T* out [[buffer(kAttentionQueriesOut)]],
+    constant AttentionQueriesParams& p [[buffer(kAttentionQueriesParams)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  const int head = int(group.x) * kRowsPerGroup + int(simdgroup);
+  if (head >= p.n_heads) {
+    return;
+  }
+  const size_t token = group.y, at = (token * p.n_heads + head) * p.dim;
+  LaneRow<kSlices> row = load_row<kSlices>(q + at, p.dim, lane);
+  rms_norm(row, p.dim, p.eps);
+  rotate_tail(row, p.dim, rotation + token * 2 * p.n_pairs, p.n_pairs, lane);
+  store_row(out + at, row, p.dim, lane);
+}
+
 #ifdef DSV4_EVERY_KERNEL
 // clang-format off
+instantiate_kernel(attention_queries, bfloat_4, bfloat, 4)
+instantiate_kernel(attention_queries, bfloat_2, bfloat, 2)
+instantiate_kernel(attention_queries, float_4, float, 4)
+instantiate_kernel(attention_queries, float_2, float, 2)
 instantiate_kernel(attention, bfloat_512, bfloat, 512)
 instantiate_kernel(attention_scores, bfloat_512, bfloat, 512)
 instantiate_kernel(attention_values, bfloat_512, bfloat, 512)

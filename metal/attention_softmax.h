@@ -1,27 +1,18 @@
-// Softmax of attention while tiles of rows pass, and what becomes of a sum at the end.
+// Device only: softmax of attention while tiles of rows pass, and what becomes of a sum.
 #pragma once
 
 #include "attention_tile.h"
 
 using namespace metal;
 
-// Softmax of one head so far; the same in the four lanes that share its row of a matrix. The
-// sink is there from the start and has no value.
+// Softmax of one head so far; the same in the four lanes that share its row of a matrix.
 struct Softmax {
   float top;    // largest score
   float total;  // sum of exp(score - top)
 };
 
-inline Softmax start_softmax(float sink) {
-  Softmax softmax;
-  softmax.top = sink;
-  softmax.total = sink == -INFINITY ? 0.0f : 1.0f;
-  return softmax;
-}
-
-inline float softmax_weight(float score, float top) {
-  return score == -INFINITY ? 0.0f : precise::exp(score - top);
-}
+// The sink is there from the start and has no value.
+inline Softmax start_softmax(float sink) { return Softmax{sink, 1.0f}; }
 
 // One head's scores of a tile, then its weights: a lane's two columns of each matrix.
 template <int kMatrices>
@@ -42,8 +33,8 @@ float fold_scores(thread Softmax& softmax, thread TileScores<kMatrices>& scores)
   const float factor = top == softmax.top ? 1.0f : precise::exp(softmax.top - top);
   float sum = 0.0f;
   for (int j = 0; j < kMatrices; ++j) {
-    scores.of[j].x = softmax_weight(scores.of[j].x, top);
-    scores.of[j].y = softmax_weight(scores.of[j].y, top);
+    scores.of[j].x = precise::exp(scores.of[j].x - top);
+    scores.of[j].y = precise::exp(scores.of[j].y - top);
     sum += scores.of[j].x;
     sum += scores.of[j].y;
   }
@@ -93,11 +84,11 @@ template <int kRows, int kDims>
 void add_rows(
     thread MatrixSums<kRows, kDims>& sums,
     int row_tile,
-    thread const simdgroup_float8x8& weights,
+    simdgroup_float8x8 weights,
     thread const LaneDims<kDims>& values) {
 #pragma unroll
   for (int f = 0; f < kDims; ++f) {
-    const simdgroup_float8x8 right = matrix_of(values.value(f, 0), values.value(f, 1));
+    const simdgroup_float8x8 right = matrix_of(values.pair(f));
     simdgroup_multiply_accumulate(
         sums.of[row_tile][f], weights, right, sums.of[row_tile][f]);
   }

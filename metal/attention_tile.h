@@ -1,76 +1,15 @@
-// Pieces of the attention kernels: the rows of a query, scores of a tile of them, softmax, and
-// what becomes of a sum.
+// Device only: pieces of the attention kernels: the rows of a query, a tile of them in
+// threadgroup memory, its scores.
 #pragma once
 
-#include <metal_simdgroup_matrix>
-
 #include "attention.h"
+#include "matrix_lanes.h"
+#include "packed_values.h"
 #include "window.h"
 
 using namespace metal;
 
-// ---- values in memory and in matrices
-
-// Four values of a row. Arrays may begin at any element, so device memory is read and written
-// as packed vectors, which need no alignment.
-template <typename T>
-struct FourValues;
-
-template <>
-struct FourValues<float> {
-  using Packed = packed_float4;
-  using Aligned = float4;
-  static float4 widen(float4 stored) { return stored; }
-  static float4 round(float4 x) { return x; }
-};
-
-template <>
-struct FourValues<bfloat> {
-  using Packed = packed_ushort4;
-  using Aligned = ushort4;
-  static float4 widen(ushort4 stored) { return as_type<float4>(uint4(stored) << 16); }
-  static ushort4 round(float4 x) {
-    return ushort4(
-        as_type<ushort>(bfloat(x.x)),
-        as_type<ushort>(bfloat(x.y)),
-        as_type<ushort>(bfloat(x.z)),
-        as_type<ushort>(bfloat(x.w)));
-  }
-};
-
-template <typename T>
-typename FourValues<T>::Aligned stored_four(const device T* from) {
-  using Four = FourValues<T>;
-  return typename Four::Aligned(*(const device typename Four::Packed*)from);
-}
-
-template <typename T>
-void store_four(device T* to, float4 x) {
-  using Four = FourValues<T>;
-  *(device typename Four::Packed*)to = typename Four::Packed(Four::round(x));
-}
-
-// What a lane holds of a simdgroup_matrix: two neighbouring columns of one row. The map that
-// MLX's own products rely on.
-struct MatrixLane {
-  int row;
-  int column;
-};
-
-inline MatrixLane matrix_lane(uint lane) {
-  const int quad = int(lane) / 4;
-  MatrixLane mine;
-  mine.row = (quad & 4) + (int(lane) / 2) % 4;
-  mine.column = (quad & 2) * 2 + (int(lane) % 2) * 2;
-  return mine;
-}
-
-inline simdgroup_float8x8 matrix_of(float left, float right) {
-  simdgroup_float8x8 made;
-  made.thread_elements()[0] = left;
-  made.thread_elements()[1] = right;
-  return made;
-}
+// ---- sums in matrices
 
 template <int kRows, int kColumns>
 struct MatrixSums {
@@ -94,7 +33,10 @@ template <int kDims>
 struct LaneDims {
   float4 of[kDims / 2];
 
-  float value(int f, int c) const { return of[(c * kDims + f) / 4][(c * kDims + f) % 4]; }
+  float2 pair(int f) const {
+    const int next = kDims + f;
+    return float2(of[f / 4][f % 4], of[next / 4][next % 4]);
+  }
 };
 
 // ---- rows
@@ -290,10 +232,10 @@ void multiply_queries(
     }
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
-      const simdgroup_float8x8 queries = matrix_of(left[0][s], left[1][s]);
+      const simdgroup_float8x8 queries = matrix_of(float2(left[0][s], left[1][s]));
 #pragma unroll
       for (int j = 0; j < kMatrices; ++j) {
-        const simdgroup_float8x8 keys = matrix_of(right[j][0][s], right[j][1][s]);
+        const simdgroup_float8x8 keys = matrix_of(float2(right[j][0][s], right[j][1][s]));
         simdgroup_multiply_accumulate(sums.of[0][j], queries, keys, sums.of[0][j]);
       }
     }

@@ -11,21 +11,9 @@
 #pragma once
 
 #include "blocks.h"
+#include "packed_values.h"
 
 using namespace metal;
-
-inline float4 load_four(const device float* from) {
-  return float4(*(const device packed_float4*)from);
-}
-
-inline float4 load_four(const device half* from) {
-  return float4(half4(*(const device packed_half4*)from));
-}
-
-inline float4 load_four(const device bfloat* from) {
-  const ushort4 bits = ushort4(*(const device packed_ushort4*)from);
-  return as_type<float4>(uint4(bits) << 16);
-}
 
 // Values [first, first + 4) of a row of n values, zeros from n on. kWhole: there are four.
 template <bool kWhole, typename Scalar>

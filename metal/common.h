@@ -17,6 +17,7 @@
 #endif
 
 DSV4_CONST int kSimdWidth = 32;
+DSV4_CONST int kMatrixDim = 8;  // of a simdgroup_matrix
 
 // Compressed row r stands for the span [r * ratio, (r + 1) * ratio) and can be
 // read from that span's last token on. Counts the rows readable at `pos`.

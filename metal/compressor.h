@@ -1,4 +1,4 @@
-// Launch contract of the compressor kernels, included by csrc/compressor.cpp.
+// Launch contract of the compressor kernels, included by csrc/compressor*.cpp.
 #pragma once
 
 #include "common.h"
@@ -14,6 +14,11 @@ enum CompressorBuffer {
   kCompressorRows,        // [*, D] bf16 or f32, written in place
   kCompressorParams,
 };
+
+// Threads of a threadgroup, at most: one per feature of V4-Flash.
+DSV4_CONST int kCompressorThreads = 512;
+
+DSV4_CONST int kCompressorAdvanceThreads = 256;
 
 struct CompressorParams {
   int32_t dim;         // D

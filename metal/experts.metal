@@ -89,7 +89,7 @@
 // `pairs`.
 template <int kTokenTiles>
 inline TokenColumns<kTokenTiles> listed_pairs(
-    PairTile tile, const device int* pairs, FragmentLane at) {
+    PairTile tile, const device int* pairs, MatrixLane at) {
   TokenColumns<kTokenTiles> columns;
   DSV4_UNROLL
   for (int j = 0; j < kTokenTiles; ++j) {
@@ -102,7 +102,7 @@ inline TokenColumns<kTokenTiles> listed_pairs(
 }
 
 // One pair, in the first column.
-inline TokenColumns<1> single_pair(int pair, FragmentLane at) {
+inline TokenColumns<1> single_pair(int pair, MatrixLane at) {
   TokenColumns<1> columns;
   columns.rows[0][0] = at.column == 0 ? pair : -1;
   columns.rows[0][1] = -1;
@@ -173,7 +173,7 @@ inline void hidden_tile(
     }
   }
   store_tile(
-      h, pairs, out + first_row, size_t(p.hidden), gate_rows.n, fragment_lane(own.lane));
+      h, pairs, out + first_row, size_t(p.hidden), gate_rows.n, matrix_lane(own.lane));
 }
 
 template <int kGateFormat, int kUpFormat>
@@ -192,7 +192,7 @@ template <int kGateFormat, int kUpFormat>
   if (expert < 0 || expert >= p.n_experts) {
     return;
   }
-  const TokenColumns<1> pairs = single_pair(pair, fragment_lane(int(lane)));
+  const TokenColumns<1> pairs = single_pair(pair, matrix_lane(lane));
   const TilePart own = tile_part(few_parts(p.dim), kFewSimdgroups, at.x, simdgroup, lane);
   hidden_tile<kGateFormat, kUpFormat>(
       x,
@@ -225,7 +225,7 @@ template <int kGateFormat, int kUpFormat>
     return;
   }
   const TokenColumns<kManyTokenTiles> columns =
-      listed_pairs<kManyTokenTiles>(tile, pairs, fragment_lane(int(lane)));
+      listed_pairs<kManyTokenTiles>(tile, pairs, matrix_lane(lane));
   const TilePart own = tile_part(1, kManySimdgroups, at.x, simdgroup, lane);
   hidden_tile<kGateFormat, kUpFormat>(
       x,
@@ -266,7 +266,7 @@ inline void down_tile(
       partials,
       own);
   if (own.part == 0) {
-    store_tile(y, pairs, out + first_row, size_t(p.dim), rows.n, fragment_lane(own.lane));
+    store_tile(y, pairs, out + first_row, size_t(p.dim), rows.n, matrix_lane(own.lane));
   }
 }
 
@@ -285,7 +285,7 @@ template <int kFormat>
   if (expert < 0 || expert >= p.n_experts) {
     return;
   }
-  const TokenColumns<1> pairs = single_pair(pair, fragment_lane(int(lane)));
+  const TokenColumns<1> pairs = single_pair(pair, matrix_lane(lane));
   const TilePart own =
       tile_part(few_parts(p.hidden), kFewSimdgroups, at.x, simdgroup, lane);
   down_tile<kFormat>(
@@ -317,7 +317,7 @@ template <int kFormat>
     return;
   }
   const TokenColumns<kManyTokenTiles> columns =
-      listed_pairs<kManyTokenTiles>(tile, pairs, fragment_lane(int(lane)));
+      listed_pairs<kManyTokenTiles>(tile, pairs, matrix_lane(lane));
   const TilePart own = tile_part(1, kManySimdgroups, at.x, simdgroup, lane);
   down_tile<kFormat>(
       h,

@@ -18,6 +18,7 @@
 // Page      docs/kernels/hyper.md
 
 #include "hyper.h"
+#include "packed_values.h"
 #include "sinkhorn.h"
 
 using namespace metal;
@@ -29,17 +30,8 @@ struct HyperScratch {
 };
 static_assert(sizeof(HyperScratch) <= 32768, "threadgroup memory of every Apple GPU");
 
-// Rows may start at any float of a buffer.
-inline float4 load4(const device float* values) {
-  return float4(*(const device packed_float4*)values);
-}
-
-inline void store4(device float* to, float4 values) {
-  *(device packed_float4*)to = packed_float4(values);
-}
-
-inline float4 load4_or_zero(const device float* values, int i, int end) {
-  return i < end ? load4(values + i) : float4(0.0f);
+inline float4 load_four_or_zero(const device float* values, int i, int end) {
+  return i < end ? load_four(values + i) : float4(0.0f);
 }
 
 // sum + a . b, in one order.
@@ -85,11 +77,11 @@ inline float dots_of_block(
     float4 x[kTokens];
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
-      x[t] = load4_or_zero(streams + size_t(t) * n, k, t < n_tokens ? n : 0);
+      x[t] = load_four_or_zero(streams + size_t(t) * n, k, t < n_tokens ? n : 0);
     }
 #pragma unroll
     for (int j = 0; j < kHyperBlockRows; ++j) {
-      const float4 weight = load4_or_zero(fn + size_t(j) * n, k, j < n_rows ? n : 0);
+      const float4 weight = load_four_or_zero(fn + size_t(j) * n, k, j < n_rows ? n : 0);
 #pragma unroll
       for (int t = 0; t < kTokens; ++t) {
         sums[j * kTokens + t] = add_products(sums[j * kTokens + t], weight, x[t]);
@@ -108,7 +100,8 @@ inline float squares_of_block(
     const int k = begin + i + 4 * int(lane);
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
-      const float4 x = load4_or_zero(streams + size_t(t) * n, k, t < n_tokens ? n : 0);
+      const float4 x =
+          load_four_or_zero(streams + size_t(t) * n, k, t < n_tokens ? n : 0);
       sums[t] = add_products(sums[t], x, x);
     }
   }
@@ -188,11 +181,11 @@ inline void collapse(
   float squares[1] = {};
   const int next = 4 * kSimdWidth * kHyperCollapseSimdgroups;
   for (int i = 4 * (simdgroup * kSimdWidth + int(lane)); i < p.dim; i += next) {
-    float4 sum = pre[0] * load4(streams + i);
+    float4 sum = pre[0] * load_four(streams + i);
     for (int s = 1; s < S; ++s) {
-      sum = fma(float4(pre[s]), load4(streams + size_t(s) * p.dim + i), sum);
+      sum = fma(float4(pre[s]), load_four(streams + size_t(s) * p.dim + i), sum);
     }
-    store4(x + i, sum);
+    store_four(x + i, sum);
     squares[0] = add_products(squares[0], sum, sum);
   }
   const float sum = sum_lanes<1>(squares, lane);
@@ -216,7 +209,7 @@ inline void norm_collapsed(
   const float factor = inverse_rms(squares, p.dim, p.norm_eps);
   const int next = 4 * kSimdWidth * kHyperCollapseSimdgroups;
   for (int i = 4 * (simdgroup * kSimdWidth + int(lane)); i < p.dim; i += next) {
-    store4(x + i, load4(x + i) * factor * load4(norm + i));
+    store_four(x + i, load_four(x + i) * factor * load_four(norm + i));
   }
 }
 
@@ -339,15 +332,15 @@ template <int S>
   comb += t * S * S;
   float4 h[S];
   for (int s = 0; s < S; ++s) {
-    h[s] = load4(streams + size_t(s) * p.dim);
+    h[s] = load_four(streams + size_t(s) * p.dim);
   }
-  const float4 value = load4(y + t * p.dim + i);
+  const float4 value = load_four(y + t * p.dim + i);
   for (int d = 0; d < S; ++d) {
     float4 sum = post[d] * value;
     for (int s = 0; s < S; ++s) {
       sum = fma(float4(comb[s * S + d]), h[s], sum);
     }
-    store4(out + size_t(d) * p.dim, sum);
+    store_four(out + size_t(d) * p.dim, sum);
   }
 }
 

@@ -13,6 +13,8 @@
 //           grid (ceil(N / (128 * tiles)), ceil(T / tokens), 1) of threadgroups (256, 1, 1)
 //           topk: up to 1024 threads per token and slice of rows, grid (slices, T, 1);
 //           merge: up to 1024 threads per token, grid (1, T, 1); all: a thread per id
+//           queries (rotation and round trip of q): a simdgroup per head and token, grid
+//           (ceil(I / 4), T, 1)
 // Traffic   scores: rows once per 16 tokens, or once; q once per 128 rows, or once per
 //           threadgroup; 4 bytes out per score. topk: a score six times, once from memory
 // Numerics  f32: dots by 8x8 matrices, 16 dims in two halves (0, 1, 4, 5, 8, 9, 12, 13 first),
@@ -20,9 +22,10 @@
 //           ways give the same bits; the selection is exact
 // Page      docs/kernels/indexer.md
 
-#include "best_rows.h"
 #include "indexer.h"
+#include "best_rows.h"
 #include "indexer_tile.h"
+#include "row_math.h"
 
 using namespace metal;
 
@@ -137,8 +140,31 @@ template <typename T>
   }
 }
 
+// out[t, h] = round(rope_t(q[t, h]))
+template <typename T, int kSlices>
+[[kernel]] void indexer_queries(
+    const device float* q [[buffer(kIndexerQueriesQ)]],
+    const device float* rotation [[buffer(kIndexerQueriesRotation)]],
+    device T* out [[buffer(kIndexerQueriesOut)]],
+    constant IndexerQueriesParams& p [[buffer(kIndexerQueriesParams)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  const int head = int(group.x) * kRowsPerGroup + int(simdgroup);
+  if (head >= p.n_heads) {
+    return;
+  }
+  const size_t token = group.y, at = (token * p.n_heads + head) * p.dim;
+  LaneRow<kSlices> row = load_row<kSlices>(q + at, p.dim, lane);
+  rotate_tail(row, p.dim, rotation + token * 2 * p.n_pairs, p.n_pairs, lane);
+  round_trip(row, p.dim, p.n_pairs, p.round_trip, lane);
+  store_row(out + at, row, p.dim, lane);
+}
+
 #ifdef DSV4_EVERY_KERNEL
 // clang-format off
+instantiate_kernel(indexer_queries, bfloat_1, bfloat, 1)
+instantiate_kernel(indexer_queries, float_1, float, 1)
 instantiate_kernel(indexer_scores, bfloat, bfloat)
 instantiate_kernel(indexer_scores, float, float)
 // clang-format on

@@ -3,10 +3,11 @@
 #pragma once
 
 #include "indexer.h"
+#include "matrix_lanes.h"
+#include "packed_values.h"
 
 using namespace metal;
 
-DSV4_CONST int kMatrixDim = 8;
 DSV4_CONST int kPassHeads = 64;  // heads that a simdgroup sums at one time
 DSV4_CONST int kHeadTiles = kPassHeads / kMatrixDim;
 DSV4_CONST int kRowTiles = kIndexerSimdgroupRows / kMatrixDim;
@@ -31,14 +32,6 @@ struct Held<bfloat> {
   static constant constexpr int kDims = 128;
 };
 
-inline float4 load4(const device float* from) {
-  return float4(*(const device packed_float4*)from);
-}
-
-inline ushort4 load4(const device bfloat* from) {
-  return ushort4(*(const device packed_ushort4*)from);
-}
-
 inline float2 widen(float2 pair) { return pair; }
 inline float2 widen(ushort2 pair) { return as_type<float2>(uint2(pair) << 16); }
 
@@ -62,24 +55,6 @@ struct Dots {
   simdgroup_float8x8 of[kHeadTiles][kRowTiles];
 };
 
-// What a lane holds of a matrix: two neighbouring columns of one row.
-struct MatrixLane {
-  int row;
-  int column;
-};
-
-inline MatrixLane matrix_lane(uint lane) {
-  const int quad = int(lane) / 4;
-  return MatrixLane{(quad & 4) + int(lane) / 2 % 4, (quad & 2) * 2 + int(lane) % 2 * 2};
-}
-
-inline simdgroup_float8x8 matrix_of(float2 elements) {
-  simdgroup_float8x8 made;
-  made.thread_elements()[0] = elements.x;
-  made.thread_elements()[1] = elements.y;
-  return made;
-}
-
 // NaN stays NaN.
 inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
 
@@ -97,7 +72,7 @@ inline void stage_queries(
   for (int i = thread_index; i < n_dims / 4 * kPassHeads; i += kIndexerThreads) {
     const int quarter = i % 4, head = i / 4 % kPassHeads, step = i / (4 * kPassHeads);
     const device T* from = q + size_t(head) * dim + kStepDims * step + 4 * quarter;
-    const Four values = head < count ? load4(from) : Four(0);
+    const Four values = head < count ? stored_four(from) : Four(0);
     auto to = memory.queries + (kStepDims * step + 2 * quarter) * kHeadPitch + head;
     to[0] = values.x;
     to[kHeadPitch] = values.y;
@@ -124,7 +99,7 @@ inline void load_rows(
 #pragma unroll
     for (int s = 0; s < HeldRows<T>::kSteps; ++s) {
       const bool exists = row < count && kStepDims * s < n_dims;
-      held.of[j][s] = exists ? load4(from + kStepDims * s) : Four(0);
+      held.of[j][s] = exists ? stored_four(from + kStepDims * s) : Four(0);
     }
   }
 }
@@ -276,13 +251,14 @@ inline HeadSums sum_heads(
         stage_queries(memory, heads, n_heads, p.dim, n_dims, scorer.thread_index);
         scorer.has_queries = scorer.keeps_queries;
       }
-      if (sees && !scorer.has_rows) {
+      if (!sees) {
+        continue;
+      }
+      if (!scorer.has_rows) {
         load_rows(scorer.rows, rows + d, count, p.dim, n_dims, scorer.mine);
         scorer.has_rows = scorer.keeps_rows;
       }
-      if (sees) {
-        add_products(dots, scorer.rows, memory, n_heads, n_dims, scorer.mine);
-      }
+      add_products(dots, scorer.rows, memory, n_heads, n_dims, scorer.mine);
     }
     add_heads(sums, dots, w + h, p.scale, n_heads, scorer.mine);
   }

@@ -21,7 +21,7 @@
 
 // The rows of x of tokens [first, n) for this lane's columns; a row of x has `groups` parts.
 template <int kTokenTiles>
-inline TokenColumns<kTokenTiles> token_columns(int first, int n, FragmentLane at) {
+inline TokenColumns<kTokenTiles> token_columns(int first, int n, MatrixLane at) {
   TokenColumns<kTokenTiles> columns;
   for (int j = 0; j < kTokenTiles; ++j) {
     for (int c = 0; c < 2; ++c) {
@@ -46,7 +46,7 @@ inline void multiply_tile(
   const int group_rows = p.n_rows / p.groups, n_bytes = int(row_bytes(kFormat, p.k));
   const int first_row = own.tile * kRowTiles * kFragment;
   const int row = group * group_rows + first_row;
-  const FragmentLane at = fragment_lane(own.lane);
+  const MatrixLane at = matrix_lane(own.lane);
   const WeightRows weights = {
       weight + size_t(row) * n_bytes, n_bytes, group_rows - first_row};
   const TokenColumns<kTokenTiles> columns =

@@ -4,6 +4,7 @@
 // Pairs that rotate lie in one lane; an FP8 block is half a slice, an FP4 block a quarter.
 #pragma once
 
+#include "packed_values.h"
 #include "row_slices.h"
 
 using namespace metal;
@@ -19,21 +20,10 @@ constexpr int first_dim(int slice, uint lane) {
   return slice * kRowSliceDims + 4 * int(lane);
 }
 
-// Rows may begin at any element of a buffer.
-inline float4 read_part(const device float* from) {
-  return float4(*(const device packed_float4*)from);
-}
+inline float4 read_part(const device float* from) { return load_four(from); }
 
 inline float4 read_part(const threadgroup float* from) {
   return *(const threadgroup float4*)from;
-}
-
-inline void write_part(device float* to, float4 values) {
-  *(device packed_float4*)to = packed_float4(values);
-}
-
-inline void write_part(device bfloat* to, float4 values) {
-  *(device packed_ushort4*)to = packed_ushort4(as_type<ushort4>(bfloat4(values)));
 }
 
 template <int kSlices, typename Values>
@@ -54,7 +44,7 @@ inline void store_row(
   for (int j = 0; j < kSlices; ++j) {
     const int at = first_dim(j, lane);
     if (at < dim) {
-      write_part(to + at, row.parts[j]);
+      store_four(to + at, row.parts[j]);
     }
   }
 }

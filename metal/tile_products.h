@@ -9,35 +9,15 @@
 // token are zeros that nobody stores, so a token's NaN stays in its column.
 #pragma once
 
-#include <metal_simdgroup_matrix>
-
 #include "block_values.h"
 #include "matmul.h"
+#include "matrix_lanes.h"
 
 #define DSV4_UNROLL _Pragma("clang loop unroll(full)")
 
-using Fragment = simdgroup_matrix<float, 8, 8>;
+using Fragment = simdgroup_float8x8;
 
 DSV4_CONST int kSegmentBlocks = kSegmentValues / kBlockValues;
-
-// Where this lane's two elements of a fragment lie: (row, column) and (row, column + 1). The
-// map that MLX's own products rely on.
-struct FragmentLane {
-  int row;
-  int column;
-};
-
-inline FragmentLane fragment_lane(int lane) {
-  const int quad = lane / 4;
-  return FragmentLane{(quad & 4) + (lane / 2) % 4, (quad & 2) * 2 + (lane % 2) * 2};
-}
-
-inline Fragment fragment(float first, float second) {
-  Fragment f;
-  f.thread_elements()[0] = first;
-  f.thread_elements()[1] = second;
-  return f;
-}
 
 inline float2 lane_elements(thread Fragment& f) {
   return float2(f.thread_elements()[0], f.thread_elements()[1]);
@@ -110,7 +90,7 @@ inline TokenSlots<kTokenTiles> load_tokens(
     thread const TokenColumns<kTokenTiles>& columns,
     int k,
     int block,
-    FragmentLane at) {
+    MatrixLane at) {
   constexpr bool kWhole = block_elements(kFormat) > 1;
   const int first = block * kBlockValues + BlockValues<kFormat>::slot_start(at.row);
   TokenSlots<kTokenTiles> slots;
@@ -135,7 +115,7 @@ inline void multiply_block(
     int n_token_tiles,
     int k,
     int block,
-    FragmentLane at) {
+    MatrixLane at) {
   DSV4_UNROLL
   for (int i = 0; i < kRowTiles; ++i) {
     const int row = kFragment * i + at.row;
@@ -146,11 +126,12 @@ inline void multiply_block(
     }
     DSV4_UNROLL
     for (int step = 0; step < kSlotValues; ++step) {
-      const Fragment w = fragment(slots[0][step], slots[1][step]);
+      const Fragment w = matrix_of(float2(slots[0][step], slots[1][step]));
       DSV4_UNROLL
       for (int j = 0; j < kTokenTiles; ++j) {
         if (j < n_token_tiles) {
-          const Fragment x = fragment(tokens.of[j][0][step], tokens.of[j][1][step]);
+          const Fragment x =
+              matrix_of(float2(tokens.of[j][0][step], tokens.of[j][1][step]));
           simdgroup_multiply_accumulate(sums.of[i][j], w, x, sums.of[i][j]);
         }
       }
@@ -231,7 +212,7 @@ inline Totals<kRowTiles, kTokenTiles> sum_tile(
     int k,
     threadgroup Partial<kRowTiles, kTokenTiles>* partials,
     TilePart own) {
-  const FragmentLane at = fragment_lane(own.lane);
+  const MatrixLane at = matrix_lane(own.lane);
   const int segments = n_segments(k);
   const int blocks = weights.n > 0 ? tiles(k, kBlockValues) : 0;
   Totals<kRowTiles, kTokenTiles> totals;
@@ -262,7 +243,7 @@ inline void store_tile(
     device float* out,
     size_t stride,
     int n_rows,
-    FragmentLane at) {
+    MatrixLane at) {
   DSV4_UNROLL
   for (int i = 0; i < kRowTiles; ++i) {
     const int row = kFragment * i + at.row;

@@ -1,12 +1,25 @@
-"""Which lines of the shaders have run, over every library that this process opened."""
+"""Which lines of the shaders have run, over every library that was opened in "cov" mode.
+
+A line is seen where a basic block begins, of any instantiation, and has run if one of these blocks
+has. Blocks have no line of their own where the compiler makes a choice without a branch.
+"""
 
 import ctypes
+import json
+import os
+import re
+import subprocess
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mslsim.mutations import definitions
 from mslsim.report import symbolize
 from mslsim.runtime import runtime
+
+# Path of a compiled library -> offset of a block in it -> whether it has run.
+Points = dict[str, dict[int, bool]]
 
 
 @dataclass
@@ -22,23 +35,107 @@ class LineCoverage:
         return sorted(self.seen - self.ran)
 
 
-def line_coverage(file_name_part: str = "") -> dict[str, LineCoverage]:
-    """The union over every library opened in "cov" mode, by file."""
+def own_points() -> Points:
+    """The blocks of the libraries of this process."""
     lib = runtime()
-    points: dict[Path, dict[int, bool]] = defaultdict(dict)
+    points: Points = defaultdict(dict)
     for i in range(lib.msl_library_count()):
         handle = lib.msl_library_at(i)
-        path = Path(lib.msl_library_path(handle).decode())
+        blocks = points[lib.msl_library_path(handle).decode()]
         for k in range(lib.msl_coverage_count(handle)):
             offset = ctypes.c_uint64()
             reached = bool(lib.msl_coverage_at(handle, k, offset))
-            points[path][offset.value] = points[path].get(offset.value, False) or reached
+            blocks[offset.value] = blocks.get(offset.value, False) or reached
+    return {path: blocks for path, blocks in points.items() if blocks}
+
+
+def save_points(folder: Path) -> None:
+    """Writes the blocks of this process into a folder, for another one to merge."""
+    saved = {path: list(blocks.items()) for path, blocks in own_points().items()}
+    (folder / f"{os.getpid()}.json").write_text(json.dumps(saved))
+
+
+def merged_points(folder: Path | None) -> Points:
+    """The blocks of this process and of those that saved theirs in a folder."""
+    merged: Points = defaultdict(dict)
+    files = sorted(folder.glob("*.json")) if folder else []
+    saved = [json.loads(file.read_text()) for file in files]
+    for points in (own_points(), *({path: dict(b) for path, b in s.items()} for s in saved)):
+        for path, blocks in points.items():
+            for offset, reached in blocks.items():
+                merged[path][offset] = merged[path].get(offset, False) or reached
+    return merged
+
+
+def line_coverage(file_name_part: str = "", folder: Path | None = None) -> dict[str, LineCoverage]:
+    """The union over every library opened in "cov" mode, by file.
+
+    Args:
+        file_name_part: Only of files with this in their names.
+        folder: Where other processes saved their part.
+    """
     files: dict[str, LineCoverage] = defaultdict(LineCoverage)
-    for path, reached_by_offset in points.items():
-        frames = symbolize(path, reached_by_offset)
+    for path, reached_by_offset in merged_points(folder).items():
+        frames = symbolize(Path(path), reached_by_offset)
         for reached, calls in zip(reached_by_offset.values(), frames, strict=True):
             for file_name, _, line in (call.rpartition(":") for call in calls):
                 if file_name_part in file_name:
                     files[file_name].seen.add(int(line))
                     files[file_name].ran |= {int(line)} if reached else set()
     return dict(files)
+
+
+def compiled_lines(libraries: Iterable[str]) -> dict[str, set[int]]:
+    """The lines that made any code of compiled libraries, by the files' names."""
+    lines: dict[str, set[int]] = defaultdict(set)
+    for library in libraries:
+        command = ["readelf", "--wide", "--debug-dump=decodedline", library]
+        table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        for name, line in set(re.findall(r"^(\S+)\s+(\d+)\s+0x", table, re.MULTILINE)):
+            lines[name].add(int(line))
+    return lines
+
+
+@dataclass(frozen=True, order=True)
+class Uncovered:
+    """A line that has not run, or that begins a function that is in no compiled library."""
+
+    file: str
+    line: int
+    place: str
+    text: str
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """What it is listed by; lines may move."""
+        return self.file, self.place, self.text
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.place}\n- {self.text}"
+
+
+def uncovered_lines(shaders: Path, folder: Path | None = None) -> list[Uncovered]:
+    """The lines of a folder of shaders that no library opened in "cov" mode has run.
+
+    Args:
+        shaders: The folder; compiled shaders call its files by their names.
+        folder: Where other processes saved their part.
+    """
+    missed: dict[str, list[int]] = {
+        Path(path).name: file.missed for path, file in line_coverage(folder=folder).items()
+    }
+    compiled = compiled_lines(merged_points(folder))
+    uncovered = []
+    for path in sorted(p for p in shaders.iterdir() if p.suffix in {".metal", ".h"}):
+        lines = path.read_text().splitlines()
+        starts = definitions(path.read_text())
+        ends = [*(start for start, _ in starts[1:]), len(lines) + 1]
+        never = [
+            start
+            for (start, _), end in zip(starts, ends, strict=False)
+            if compiled[path.name].isdisjoint(range(start, end))
+        ]
+        for line in sorted({*missed.get(path.name, ()), *never}):
+            place = next((name for start, name in reversed(starts) if start <= line), "")
+            uncovered.append(Uncovered(path.name, line, place, " ".join(lines[line - 1].split())))
+    return uncovered

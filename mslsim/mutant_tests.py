@@ -8,19 +8,11 @@ SIMULATORS = {"sim", "sim-check"}
 PARAMETERS = ("executor", "simulator")
 # Fixtures that run one test on the simulator several times.
 ITERATORS = {"each_order", "each_executor"}
-# No launch of a test takes as long; a mutant that never ends does.
-LAUNCH_TIMEOUT_S = 20
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--first", action="append", default=[], help="node id of a test to run first")
     parser.addoption("--killer", type=Path, help="file that gets the node id of a failing test")
-
-
-def pytest_sessionstart() -> None:
-    from executors import simulated_extension
-
-    simulated_extension().controls.set_timeout(LAUNCH_TIMEOUT_S)
 
 
 def is_simulated(item: pytest.Item) -> bool:

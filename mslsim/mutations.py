@@ -31,7 +31,7 @@ COMPARISON = re.compile(r"(?<=\s)(?:[<>]=?|[=!]=)(?=\s)")
 BARRIER = re.compile(r"\b(?:threadgroup|simdgroup)_barrier\([^()]*\)")
 # A definition begins in the first column, or in the third within a struct.
 FUNCTION = re.compile(r"^(?: {2})?(?!return|else|if|for|while|switch)\w[^=;(\n]* (\w+)\(", re.M)
-KERNEL = re.compile(r"^\[\[kernel\]\] void (\w+)\(", re.M)
+KERNEL = re.compile(r"^\[\[kernel\b.*\]\] void (\w+)\(", re.M)
 
 
 @dataclass(frozen=True, order=True)
@@ -83,6 +83,13 @@ def blank(found: re.Match[str]) -> str:
     return re.sub(r"[^\n]", " ", found[0])
 
 
+def definitions(text: str) -> list[tuple[int, str]]:
+    """Line and name of each function that a shader or a header defines."""
+    code = NO_CODE.sub(blank, text)
+    found = [match for kind in (FUNCTION, KERNEL) for match in kind.finditer(code)]
+    return sorted((text.count("\n", 0, match.start()) + 1, match[1]) for match in found)
+
+
 def mutants_of(file: str, text: str) -> list[Mutant]:
     """Every mutant of a file, in order of appearance."""
     code = NO_CODE.sub(blank, text)
@@ -92,13 +99,11 @@ def mutants_of(file: str, text: str) -> list[Mutant]:
         for flip in FLIPS[found[0]]
     ]
     changes += [(found.start(), found.end(), "") for found in BARRIER.finditer(code)]
-    definitions = sorted(
-        (found.start(), found[1]) for kind in (FUNCTION, KERNEL) for found in kind.finditer(code)
-    )
+    functions = definitions(text)
     seen: Counter[tuple[str, ...]] = Counter()
     mutants = []
     for change in sorted(changes):
-        one = mutant(file, text, definitions, *change)
+        one = mutant(file, text, functions, *change)
         seen[one.name] += 1
         number = f" {seen[one.name]}" if seen[one.name] > 1 else ""
         mutants.append(replace(one, place=one.place + number))
@@ -106,9 +111,10 @@ def mutants_of(file: str, text: str) -> list[Mutant]:
 
 
 def mutant(
-    file: str, text: str, definitions: list[tuple[int, str]], begin: int, end: int, flip: str
+    file: str, text: str, functions: list[tuple[int, str]], begin: int, end: int, flip: str
 ) -> Mutant:
     """The mutant that replaces text[begin:end] by `flip`."""
+    line = text.count("\n", 0, begin) + 1
     line_begin = text.rfind("\n", 0, begin) + 1
     line_end = text.index("\n", end)
     return Mutant(
@@ -117,8 +123,8 @@ def mutant(
         end=end,
         original=text[begin:end],
         replacement=flip,
-        line=text.count("\n", 0, begin) + 1,
-        place=next((name for at, name in reversed(definitions) if at < begin), ""),
+        line=line,
+        place=next((name for start, name in reversed(functions) if start <= line), ""),
         before=" ".join(text[line_begin:line_end].split()),
         after=" ".join((text[line_begin:begin] + flip + text[end:line_end]).split()),
     )
@@ -128,30 +134,3 @@ def shader_mutants(folder: Path) -> list[Mutant]:
     """Every mutant of every shader and header in a folder."""
     files = sorted(path for path in folder.iterdir() if path.suffix in {".metal", ".h"})
     return [found for path in files for found in mutants_of(path.name, path.read_text())]
-
-
-@dataclass(frozen=True)
-class Equivalent:
-    """A listed mutant that changes nothing that could be observed, and why not."""
-
-    name: tuple[str, str, str, str]
-    reason: str
-
-
-def read_equivalents(path: Path) -> list[Equivalent]:
-    """The list of equivalent mutants: blocks of ``file function``, ``- line``, ``+ line``, reason.
-
-    Raises:
-        ValueError: a block has another form.
-    """
-    text = re.sub(r"^#.*\n", "", path.read_text(), flags=re.M)
-    equivalents = []
-    for block in filter(str.strip, re.split(r"\n{2,}", text)):
-        found = re.fullmatch(
-            r"(\S+)(?: ([^\n]+))?\n- (.+)\n\+ (.*)\n(?!\s)(.+)", block.strip(), re.S
-        )
-        if found is None or "\n" in found[3] + found[4]:
-            raise ValueError(f"{path.name}: must be a mutant and its reason; got\n{block}")
-        name = (found[1], found[2] or "", found[3].strip(), found[4].strip())
-        equivalents.append(Equivalent(name, " ".join(found[5].split())))
-    return equivalents

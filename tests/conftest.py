@@ -55,7 +55,16 @@ def can_run(item: pytest.Item) -> bool:
     executor = call.params.get("executor") if call else None
     if executor == "sim-check" and item.get_closest_marker("realistic"):
         return False
+    if not HAS_SIMULATOR and needs_simulator(item):
+        return False
     return mx.metal.is_available() or item.get_closest_marker("metal") is None
+
+
+def needs_simulator(item: pytest.Item) -> bool:
+    fixtures = set(getattr(item, "fixturenames", ()))
+    return item.get_closest_marker("simulated") is not None or bool(
+        fixtures & {"each_order", "simulator"}
+    )
 
 
 def executor_params() -> list[object]:

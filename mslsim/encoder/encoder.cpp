@@ -79,7 +79,8 @@ void CommandEncoder::bind(const array& a, int idx, int64_t offset, Binding::Kind
         "binds index " + std::to_string(idx) + " at offset " + std::to_string(offset) +
         " of " + std::to_string(n_bytes) + " bytes");
   }
-  Binding binding{.kind = kind};
+  Binding binding;
+  binding.kind = kind;
   binding.data = const_cast<char*>(a.data<char>()) + offset;
   binding.n_bytes = static_cast<size_t>(n_bytes - offset);
   binding.begin = static_cast<int>((a.offset() + offset) & 15);
@@ -101,7 +102,8 @@ void CommandEncoder::set_raw_bytes(const void* data, size_t n_bytes, int idx) {
         "sets " + std::to_string(n_bytes) + " bytes at index " + std::to_string(idx) +
         "; Metal takes at most " + std::to_string(kMostSetBytes));
   }
-  Binding binding{.kind = Binding::kBytes};
+  Binding binding;
+  binding.kind = Binding::kBytes;
   const auto* begin = static_cast<const char*>(data);
   binding.bytes.assign(begin, begin + n_bytes);
   binding.n_bytes = n_bytes;

@@ -1,6 +1,7 @@
 """Address spaces: C++ has none, so they are erased.
 
-Declarations that differ in nothing else become one: the first stays.
+Declarations that differ in nothing else become one: the first stays, and is used for all. They
+are taken to compute the same, whatever their bodies.
 """
 
 from dataclasses import dataclass, field
@@ -45,29 +46,16 @@ def lacks_address_space(source: Source, parameter: Range) -> bool:
 
 @dataclass
 class Overloads:
-    """The declarations of one scope, by what is left of them without address spaces."""
+    """The declarations of one scope as written, by what is left without address spaces."""
 
-    # Without address spaces: as written, and the body.
-    _seen: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _seen: dict[str, str] = field(default_factory=dict)
 
-    def repeats(self, source: Source, header: Range, body: Range | None = None) -> bool:
-        """Whether an earlier declaration differs from this one only in address spaces.
-
-        Raises:
-            MslSyntaxError: their bodies do not do the same; one would be lost.
-        """
+    def repeats(self, source: Source, header: Range) -> bool:
+        """Whether an earlier declaration differs from this one only in address spaces."""
         tokens = list(source.without_attributes(*header))
         written = " ".join(source[i] for i in tokens)
         erased = " ".join(without_address_spaces(source, tokens))
-        body_text = "" if body is None else source.text(*body)
-        first = self._seen.setdefault(erased, (written, body_text))
-        if first[0] == written:
-            return False
-        if body_text and first[1] and body_text != first[1]:
-            raise source.error(
-                header[0], "functions that differ in address spaces must have the same body"
-            )
-        return True
+        return self._seen.setdefault(erased, written) != written
 
 
 def without_address_spaces(source: Source, tokens: list[int]) -> list[str]:

@@ -108,7 +108,7 @@ class Rewriter:
             declaration.body or in_class or not declaration.initialized
         ):
             header = (declaration.start, declaration.header_end)
-            if overloads.repeats(source, header, declaration.body):
+            if overloads.repeats(source, header):
                 source.erase(declaration.start, declaration.end)
                 return
         if declaration.body is not None:

@@ -3,7 +3,11 @@
 
 #include <cstdint>
 
+// Its attributes are for clang, which compiles the kernels.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wattributes"
 #include "../include/msl_abi.h"
+#pragma GCC diagnostic pop
 
 enum { MSL_MAX_BUFFERS = 31, MSL_MAX_THREADGROUP_BUFFERS = 32, MSL_MAX_THREADS = 1024 };
 

@@ -128,8 +128,3 @@ def split(inputs: dict[str, Any], chunks: list[int]) -> mx.array:
         kv = reference.window_write(kv, rows, start=start, window=inputs["window"])
         first += n
     return mx.concatenate(outputs)
-
-
-def shifted(a: mx.array) -> mx.array:
-    """The same values as a row-contiguous view that begins one element into its buffer."""
-    return mx.concatenate([mx.zeros(1, a.dtype), a.reshape(-1)])[1:].reshape(a.shape)

@@ -1,13 +1,15 @@
 """Compressor kernels against their reference."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
-from arrays import EPS, same_bits, strided, to_numpy
+from arrays import EPS, same_bits, shifted, strided, to_numpy
 from compressed_session import V4_FLASH_SPANS, Arrays, Spans, make_arrays, run
+from executors import simulated_extension
 from mlx_dsv4 import ops, reference
 from mlx_dsv4.reference.rounding import round_trip, to_row_dtype
 
@@ -91,7 +93,7 @@ def row_bound(case: Case, norm: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_append_matches_reference(case: Case, isa: str) -> None:
+def test_append_matches_reference(case: Case, executor: str) -> None:
     value, score, rows = run_case(case)
     arrays = make_arrays(case.spans, case.start + case.n_tokens)
     expected = reference_of(case, arrays, random_state(case.spans), "float32", "none")
@@ -102,7 +104,7 @@ def test_append_matches_reference(case: Case, isa: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_only_rows_of_closed_spans_are_written(case: Case, isa: str) -> None:
+def test_only_rows_of_closed_spans_are_written(case: Case, executor: str) -> None:
     _, _, rows = run_case(case)
     written = np.isfinite(to_numpy(rows)).all(1).nonzero()[0] - case.spans.first_row
     closed = range(case.start // case.spans.ratio, (case.start + case.n_tokens) // case.spans.ratio)
@@ -111,7 +113,7 @@ def test_only_rows_of_closed_spans_are_written(case: Case, isa: str) -> None:
 
 
 @pytest.mark.parametrize("spans", [WIDE, INDEX, POWER_OF_TWO], ids=str)
-def test_fp8_rows_are_the_rounded_float32_rows(spans: Spans, isa: str) -> None:
+def test_fp8_rows_are_the_rounded_float32_rows(spans: Spans, executor: str) -> None:
     case = Case(spans, 2, 30)
     unrounded = to_numpy(run_case(case)[2])[spans.first_row :]
     stored = to_numpy(run_case(case, kind="fp8")[2])[spans.first_row :]
@@ -122,7 +124,7 @@ def test_fp8_rows_are_the_rounded_float32_rows(spans: Spans, isa: str) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("kind", ["fp8", "hadamard_fp4"])
 def test_round_trips_match_reference_to_one_code(
-    spans: Spans, dtype: str, kind: str, isa: str
+    spans: Spans, dtype: str, kind: str, executor: str
 ) -> None:
     case = Case(spans, 0, 40)
     stored = to_numpy(run_case(case, dtype=getattr(mx, dtype), kind=kind)[2])[spans.first_row :]
@@ -135,7 +137,7 @@ def test_round_trips_match_reference_to_one_code(
     assert np.mean(np.isclose(stored, expected, rtol=1e-4, atol=0)) > 0.97
 
 
-def test_pooled_values_are_rounded_to_the_row_dtype_before_the_norm(isa: str) -> None:
+def test_pooled_values_are_rounded_to_the_row_dtype_before_the_norm(executor: str) -> None:
     # One token has all the weight, so the pooled value is its value exactly.
     spans = Spans(ratio=2, c=1, dim=64, rope_dim=0)
     arrays = make_arrays(spans, 2)
@@ -160,7 +162,7 @@ def test_pooled_values_are_rounded_to_the_row_dtype_before_the_norm(isa: str) ->
     assert np.mean(stored == finished(arrays.value[1].astype(np.float64))) < 0.9
 
 
-def test_append_on_numbers_worked_by_hand(isa: str) -> None:
+def test_append_on_numbers_worked_by_hand(executor: str) -> None:
     # Two spans of two tokens, D = 16. Equal scores: span 0 pools its own two, span 1 all four.
     value = np.zeros((4, 32), np.float32)
     value[:, :16] = np.array([1, 2, 0, 0])[:, None]  # read by the next span
@@ -187,7 +189,7 @@ def test_append_on_numbers_worked_by_hand(isa: str) -> None:
     np.testing.assert_array_equal(to_numpy(outputs[1])[:2], 0)
 
 
-def test_an_empty_previous_span_adds_nothing(isa: str) -> None:
+def test_an_empty_previous_span_adds_nothing(executor: str) -> None:
     # With everything else equal, span 0 is what a compressor without overlap makes of it.
     arrays = make_arrays(SMALL, 4)
     *_, rows = run(arrays, [4])
@@ -200,7 +202,7 @@ def test_an_empty_previous_span_adds_nothing(isa: str) -> None:
     assert same_bits(rows, expected)
 
 
-def test_nan_poisons_the_rows_pooled_from_it_alone(isa: str) -> None:
+def test_nan_poisons_the_rows_pooled_from_it_alone(executor: str) -> None:
     arrays = make_arrays(SMALL, 24)
     arrays.gate[9] = np.nan  # span 2; span 3 reads it as its previous span
     *_, rows = run(arrays, [7, 6, 11])
@@ -211,11 +213,20 @@ def test_nan_poisons_the_rows_pooled_from_it_alone(isa: str) -> None:
         assert same_bits(rows[SMALL.first_row + row], clean[SMALL.first_row + row])
 
 
-def test_scores_far_apart_stay_finite(isa: str) -> None:
+def test_scores_far_apart_stay_finite(executor: str) -> None:
     arrays = make_arrays(SMALL, 8)
     arrays.gate[:] *= 1e4
     *_, rows = run(arrays, [8])
     assert np.isfinite(to_numpy(rows)[SMALL.first_row :]).all()
+
+
+@pytest.mark.parametrize("case", [Case(WIDE, 2, 130), Case(LONG, 100, 300)], ids=str)
+def test_thread_orders_agree_to_the_bit(
+    case: Case, each_order: Callable[[], Iterator[str]]
+) -> None:
+    results = [run_case(case, dtype=mx.bfloat16, kind="fp8") for _ in each_order()]
+    for result in results:
+        assert all(same_bits(a, b) for a, b in zip(result, results[0], strict=True))
 
 
 @pytest.mark.parametrize("kind", ["none", "fp8", "hadamard_fp4"])
@@ -228,14 +239,51 @@ def test_instruction_sets_agree_to_the_bit(kind: str, dtype: mx.Dtype, each_isa:
         assert all(same_bits(a, b) for a, b in zip(result, results[0], strict=True))
 
 
-def test_strided_inputs_are_accepted() -> None:
+def test_strided_inputs_are_accepted(executor: str) -> None:
     arrays = make_arrays(SMALL, 9)
     plain = run(arrays, [9])
     views = run(arrays, [9], view=strided)
     assert all(same_bits(a, b) for a, b in zip(plain, views, strict=True))
 
 
-def test_held_arrays_are_written_in_place() -> None:
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float32], ids=str)
+def test_arrays_may_begin_at_any_element(dtype: mx.Dtype, executor: str) -> None:
+    case = Case(SMALL, 5, 9)
+    inputs = [*map(mx.array, make_arrays(SMALL, 14).step(5, 9))]
+    held = [*map(mx.array, random_state(SMALL)), mx.full((SMALL.first_row + 3, 48), np.nan, dtype)]
+    views = [shifted(a) for a in (*inputs, *held)]
+    results = ops.compressor_append(*views, **SMALL.numbers(5))
+    plain = run_case(case, dtype=dtype)
+    assert all(same_bits(a, b) for a, b in zip(results, plain, strict=True))
+
+
+@pytest.mark.parametrize("n_tokens", [0, 1, 3])
+def test_rows_may_be_missing_until_a_span_closes(n_tokens: int, executor: str) -> None:
+    arrays = make_arrays(SMALL, 3)
+    state = map(mx.array, random_state(SMALL))
+    step = map(mx.array, arrays.step(0, n_tokens))
+    value, score, rows = ops.compressor_append(
+        *step, *state, mx.zeros((0, SMALL.dim)), **SMALL.numbers(0)
+    )
+    expected = random_state(SMALL)[0]
+    expected[4 : 4 + n_tokens] = arrays.value[:n_tokens]
+    np.testing.assert_array_equal(to_numpy(value), expected)
+    mx.eval(score, rows)
+    assert rows.shape == (0, SMALL.dim)
+
+
+def test_a_step_is_one_launch_and_a_chunk_two(simulator: str) -> None:
+    controls = simulated_extension().controls
+    arrays = make_arrays(SMALL, 12)
+    controls.clear_launches()
+    run(arrays, [1, 3, 8])  # nothing closes, one span, two
+    assert [launch["kernel"] for launch in controls.launches()] == [
+        *["compressor_append_float_1"] * 3,
+        "compressor_advance",
+    ]
+
+
+def test_held_arrays_are_written_in_place(executor: str) -> None:
     arrays = make_arrays(SMALL, 40)
     held = [*map(mx.array, reference.empty_state(4, 96, 48)), mx.zeros((SMALL.first_row + 10, 48))]
     mx.eval(held)
@@ -251,7 +299,7 @@ def test_held_arrays_are_written_in_place() -> None:
 
 
 @pytest.mark.parametrize("name", ["state_value", "state_score", "rows"])
-def test_a_held_array_that_cannot_alias_is_refused_untouched(name: str) -> None:
+def test_a_held_array_that_cannot_alias_is_refused_untouched(name: str, executor: str) -> None:
     arguments = good_arguments()
     arguments[name] = strided(arguments[name])
     with pytest.raises(RuntimeError, match=rf"\[compressor_append\] {name} must be row-contig"):

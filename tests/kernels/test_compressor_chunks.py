@@ -3,7 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from arrays import same_bits, to_numpy
@@ -29,7 +29,7 @@ def same(a: tuple[mx.array, ...], b: tuple[mx.array, ...]) -> bool:
     [[1] * 40, [12, 28], [9, 31], [4] * 10, [3, 1] * 10, [5] * 8, [40]],
     ids=lambda chunks: f"{chunks[0]}x{len(chunks)}",
 )
-def test_forty_tokens(spans: Spans, chunks: list[int], isa: str) -> None:
+def test_forty_tokens(spans: Spans, chunks: list[int], executor: str) -> None:
     arrays = make_arrays(spans, 40)
     result = run(arrays, chunks)
     assert same(result, all_at_once(arrays))
@@ -38,7 +38,7 @@ def test_forty_tokens(spans: Spans, chunks: list[int], isa: str) -> None:
 
 @pytest.mark.parametrize("spans", V4_FLASH_SPANS, ids=str)
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float32], ids=str)
-def test_the_shapes_of_the_model(spans: Spans, dtype: mx.Dtype) -> None:
+def test_the_shapes_of_the_model(spans: Spans, dtype: mx.Dtype, executor: str) -> None:
     round_trip = "hadamard_fp4" if spans.dim == 128 else "fp8"
     arrays = make_arrays(spans, 260)
     together = run(arrays, [260], dtype=dtype, round_trip=round_trip)
@@ -48,35 +48,37 @@ def test_the_shapes_of_the_model(spans: Spans, dtype: mx.Dtype) -> None:
 
 @pytest.mark.parametrize("n_tokens", [3, 4, 5, 7, 8, 9])
 @pytest.mark.parametrize("spans", [OVERLAP, PLAIN], ids=str)
-def test_short_prompts(spans: Spans, n_tokens: int, isa: str) -> None:
+def test_short_prompts(spans: Spans, n_tokens: int, executor: str) -> None:
     arrays = make_arrays(spans, n_tokens)
     assert same(run(arrays, [1] * n_tokens), all_at_once(arrays))
 
 
 @pytest.mark.parametrize("phase", range(4))
 @pytest.mark.parametrize("n_tokens", range(1, 10))
-def test_every_phase_and_width(phase: int, n_tokens: int, isa: str) -> None:
+def test_every_phase_and_width(phase: int, n_tokens: int, executor: str) -> None:
     arrays = make_arrays(OVERLAP, 8 + phase + n_tokens)
     assert same(run(arrays, [8 + phase, n_tokens]), all_at_once(arrays))
 
 
 @pytest.mark.parametrize("first", [127, 128, 129, 256])
 @pytest.mark.parametrize("then", [1, 2, 127, 128, 129])
-def test_long_spans(first: int, then: int, isa: str) -> None:
+def test_long_spans(first: int, then: int, executor: str) -> None:
     arrays = make_arrays(LONG, first + then)
     assert same(run(arrays, [first, then]), all_at_once(arrays))
 
 
 @pytest.mark.parametrize("spans", [OVERLAP, PLAIN, LONG], ids=str)
-@settings(max_examples=25, deadline=None)
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(chunks=st.lists(st.integers(0, 140), min_size=1, max_size=6))
-def test_random_cuts(spans: Spans, chunks: list[int]) -> None:
+def test_random_cuts(spans: Spans, chunks: list[int], executor: str) -> None:
     arrays = make_arrays(spans, sum(chunks))
     assert same(run(arrays, chunks), all_at_once(arrays))
 
 
 @pytest.mark.parametrize("spans", [OVERLAP, PLAIN], ids=str)
-def test_two_sessions_in_turns_equal_two_alone(spans: Spans) -> None:
+def test_two_sessions_in_turns_equal_two_alone(spans: Spans, executor: str) -> None:
     first, second = make_arrays(spans, 20, seed=3), make_arrays(spans, 20, seed=4)
     alone = [run(first, [1] * 20), run(second, [1] * 20)]
     for _ in range(3):
@@ -110,7 +112,7 @@ def rows_of_reference(arrays: Arrays, *, forget: bool = False, turn: int = 4) ->
     return rows[spans.first_row :]
 
 
-def test_wrong_compressors_disagree() -> None:
+def test_wrong_compressors_disagree(executor: str) -> None:
     arrays = make_arrays(OVERLAP, 40)
     rows = to_numpy(run(arrays, [1] * 40)[2])[OVERLAP.first_row :]
 

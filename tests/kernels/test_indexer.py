@@ -55,7 +55,9 @@ def make_queries(heads: int, dim: int) -> tuple[mx.array, mx.array]:
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float32], ids=["bf16", "f32"])
 @pytest.mark.parametrize(("heads", "dim"), [(16, 128), (3, 32)])
-def test_plain_queries_match_reference(heads: int, dim: int, dtype: mx.Dtype, isa: str) -> None:
+def test_plain_queries_match_reference(
+    heads: int, dim: int, dtype: mx.Dtype, executor: str
+) -> None:
     q, rotation = make_queries(heads, dim)
     out = ops.indexer_queries(q, rotation, heads=heads, round_trip="none", dtype=dtype)
     mx.eval(out)
@@ -70,7 +72,7 @@ def test_plain_queries_match_reference(heads: int, dim: int, dtype: mx.Dtype, is
 
 
 @pytest.mark.parametrize(("heads", "dim"), [(16, 128), (3, 32)])
-def test_official_queries_match_reference(heads: int, dim: int, isa: str) -> None:
+def test_official_queries_match_reference(heads: int, dim: int, executor: str) -> None:
     q, rotation = make_queries(heads, dim)
     out = ops.indexer_queries(
         q, rotation, heads=heads, round_trip="hadamard_fp4", dtype=mx.bfloat16
@@ -140,7 +142,9 @@ def test_nan_and_infinite_rows_reach_the_score(executor: str) -> None:
     np.testing.assert_array_equal(to_numpy(scores), [[np.nan, np.inf, 48.0]])
 
 
-@pytest.mark.parametrize("n_tokens", [*range(1, 10), 33, 130, 300])
+@pytest.mark.parametrize(
+    "n_tokens", [*range(1, 10), 33, 130, pytest.param(300, marks=pytest.mark.realistic)]
+)
 def test_a_token_does_not_depend_on_its_batch(n_tokens: int, executor: str) -> None:
     case = Case(n_tokens, 5, 16, 1021, 4, mx.bfloat16)
     inputs = make_inputs(case)
@@ -172,8 +176,8 @@ def test_a_token_is_scored_alike_alone_and_with_others(executor: str) -> None:
 def test_thread_orders_agree_to_the_bit(each_order: Callable[[], Iterator[str]]) -> None:
     for case, k in (
         (Case(1, 64, 128, 4 * 1100, 4, mx.bfloat16), 512),
-        (Case(40, 64, 128, 4 * 600, 4, mx.bfloat16), 512),
-        (Case(1, 1, 16, 4 * 20_000, 4, mx.bfloat16), 512),
+        (Case(16, 64, 128, 4 * 600, 4, mx.bfloat16), 512),
+        (Case(1, 1, 16, 4 * 262_143 + 3, 4, mx.bfloat16), 512),
     ):
         inputs = make_inputs(case)
         results = []

@@ -82,10 +82,11 @@ def bound_bytes(launch: dict, index: int) -> int:
     return next(n_bytes for i, _, n_bytes in launch["bindings"] if i == index)
 
 
+@pytest.mark.simulated
 def test_selection_needs_little_memory() -> None:
-    """The scores of this call are 19 MiB, the candidates of their slices 9 MiB."""
+    """The scores of this call are 11.1 MiB, the candidates of their slices 5.5 MiB."""
     scratch = 16 << 20
-    case = Case(600, 1, 16, 4 * 8300 - 600, 4, mx.bfloat16)
+    case = Case(350, 1, 16, 4 * 8300 - 350, 4, mx.bfloat16)
     inputs = make_inputs(case)
     mx.eval(inputs)
     with running_on("sim"):
@@ -104,6 +105,27 @@ def test_selection_needs_little_memory() -> None:
     assert peak <= scratch + selected.nbytes + (64 << 10)
     with running_on(_ext.isa()):
         assert same_bits(selected, ops.indexer_select(**inputs, **place(case), k=2048))
+
+
+@pytest.mark.simulated
+def test_candidates_of_many_tokens_need_little_memory() -> None:
+    """They would be 16 KiB more than the scratch."""
+    n_tokens, n_rows, k = 1025, 8193, 2048
+    scores = mx.random.normal((n_tokens, n_rows), key=mx.random.key(8))
+    mx.eval(scores)
+    place = {"start": 4 * n_rows - n_tokens, "ratio": 4, "k": k}
+    with running_on("sim"):
+        controls = simulated_extension().controls
+        controls.clear_launches()
+        selected = ops.indexer_topk(scores, **place)
+        mx.eval(selected)
+        launches = controls.launches()
+    assert [launch["grid"] for launch in launches] == [
+        [2, 1024, 1], [1, 1024, 1], [2, 1, 1], [1, 1, 1]
+    ]  # fmt: skip
+    assert bound_bytes(launches[0], 1) == 16 << 20
+    with running_on(_ext.isa()):
+        assert same_bits(selected, ops.indexer_topk(scores, **place))
 
 
 @pytest.mark.parametrize("delta", [-1, 0, 1])

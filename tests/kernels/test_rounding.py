@@ -213,7 +213,7 @@ def test_fp8_kernel_of_nothing_and_of_almost_nothing(executor: str) -> None:
     np.testing.assert_array_equal(np.signbit(fp8_round_trip(tiny)), True)
 
 
-def test_fp4_kernel_matches_reference_around_every_tie(isa: str) -> None:
+def test_fp4_kernel_matches_reference_around_every_tie(executor: str) -> None:
     # Multiples of 1/64 up to 6, 31 a block; the 6 makes the scale 1.
     grid = np.concatenate([np.arange(-384, 385), np.zeros(6)]) / 64
     blocks = np.full((25, 32), 6.0)
@@ -226,7 +226,7 @@ def test_fp4_kernel_matches_reference_around_every_tie(isa: str) -> None:
 
 
 @pytest.mark.parametrize("exponent", [-60, 0, 40])
-def test_fp4_scale_at_its_boundary(exponent: int, isa: str) -> None:
+def test_fp4_scale_at_its_boundary(exponent: int, executor: str) -> None:
     unit = 2.0**exponent
     x = np.zeros(64)
     x[:2] = [6 * unit, 0.3125 * unit]  # the second is a code above 0 only at scale `unit`
@@ -236,15 +236,15 @@ def test_fp4_scale_at_its_boundary(exponent: int, isa: str) -> None:
     np.testing.assert_array_equal(kernel_fp4(x), fp4_round_trip(x))
 
 
-def test_fp4_kernel_of_nothing_and_of_almost_nothing(isa: str) -> None:
+def test_fp4_kernel_of_nothing_and_of_almost_nothing(executor: str) -> None:
     assert not kernel_fp4(np.zeros(64)).any()
     x = np.zeros(64)
     x[3] = 8 * 2.0**-126  # kept by the scale 2^-125, above the smallest one
     assert kernel_fp4(x)[3] == 8 * 2.0**-126
 
 
-@pytest.mark.parametrize("dim", [32, 64, 128, 512])
-def test_hadamard_kernel_matches_reference(dim: int, isa: str) -> None:
+@pytest.mark.parametrize("dim", [32, 64, 128, 512, 2048])
+def test_hadamard_kernel_matches_reference(dim: int, executor: str) -> None:
     x = np.random.default_rng(dim).standard_normal(dim).astype(np.float32)
     transformed = hadamard(x)
     # log2(n) sums and a product, each relative to the sum of magnitudes.
