@@ -29,6 +29,19 @@ struct PooledRow {
 static_assert(
     sizeof(PooledRow<kRowMaxDim / kRowSliceDims>) <= 32768, "threadgroup memory");
 
+template <int kSlices>
+inline LaneRow<kSlices> load_pooled(
+    threadgroup const PooledRow<kSlices>& pooled, int dim, uint lane) {
+  const threadgroup float4* parts = (const threadgroup float4*)pooled.values;
+  LaneRow<kSlices> row;
+#pragma unroll
+  for (int j = 0; j < kSlices; ++j) {
+    const int at = first_dim(j, lane);
+    row.parts[j] = at < dim ? parts[at / 4] : float4(0.0f);
+  }
+  return row;
+}
+
 // Tokens of the call and of the state.
 struct Tokens {
   const device float* value;
@@ -198,8 +211,7 @@ template <typename T, int kSlices>
     advance_all(tokens, p, n_closed > 0, int(thread_index), int(n_threads));
   }
   if (n_closed > 0 && simdgroup == 0) {
-    const threadgroup float* values = pooled.values;
-    LaneRow<kSlices> row = load_row<kSlices>(values, p.dim, lane);
+    LaneRow<kSlices> row = load_pooled(pooled, p.dim, lane);
     rms_norm(row, p.dim, p.eps);
     weigh(row, norm, p.dim, lane);
     rotate_tail(row, p.dim, rotation + size_t(group) * 2 * p.pairs, p.pairs, lane);

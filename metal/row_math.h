@@ -20,19 +20,13 @@ constexpr int first_dim(int slice, uint lane) {
   return slice * kRowSliceDims + 4 * int(lane);
 }
 
-inline float4 read_part(const device float* from) { return load_four(from); }
-
-inline float4 read_part(const threadgroup float* from) {
-  return *(const threadgroup float4*)from;
-}
-
-template <int kSlices, typename Values>
-inline LaneRow<kSlices> load_row(Values from, int dim, uint lane) {
+template <int kSlices>
+inline LaneRow<kSlices> load_row(const device float* from, int dim, uint lane) {
   LaneRow<kSlices> row;
 #pragma unroll
   for (int j = 0; j < kSlices; ++j) {
     const int at = first_dim(j, lane);
-    row.parts[j] = at < dim ? read_part(from + at) : float4(0.0f);
+    row.parts[j] = at < dim ? load_four(from + at) : float4(0.0f);
   }
   return row;
 }

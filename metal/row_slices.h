@@ -11,12 +11,3 @@ DSV4_CONST int kRowMaxDim = 2048;
 
 // Rows of a threadgroup, one simdgroup each.
 DSV4_CONST int kRowsPerGroup = 4;
-
-// Slices of a kernel for rows of `dim` dims: a power of two, so that few kernels serve all.
-constexpr int row_slices(int dim) {
-  int slices = 1;
-  while (slices * kRowSliceDims < dim) {
-    slices *= 2;
-  }
-  return slices;
-}

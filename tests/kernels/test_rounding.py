@@ -243,7 +243,7 @@ def test_fp4_kernel_of_nothing_and_of_almost_nothing(executor: str) -> None:
     assert kernel_fp4(x)[3] == 8 * 2.0**-126
 
 
-@pytest.mark.parametrize("dim", [32, 64, 128, 512, 2048])
+@pytest.mark.parametrize("dim", [32, 64, 128, 256, 512, 2048])
 def test_hadamard_kernel_matches_reference(dim: int, executor: str) -> None:
     x = np.random.default_rng(dim).standard_normal(dim).astype(np.float32)
     transformed = hadamard(x)
