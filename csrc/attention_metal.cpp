@@ -2,8 +2,6 @@
 
 #include <sstream>
 
-#include "metal_library.h"
-#include "mlx/backend/metal/device.h"
 #include "rows_metal.h"
 
 namespace mlx_dsv4 {
@@ -22,7 +20,7 @@ struct AttentionTask {
   AttentionParams p;
 
   int n_tokens() const { return q.shape(0); }
-  int head_blocks() const { return attention_tiles(p.n_heads, kAttentionHeads); }
+  int head_blocks() const { return ceil_div(p.n_heads, kAttentionHeads); }
   int block_heads() const {
     return p.n_heads < kAttentionHeads ? p.n_heads : kAttentionHeads;
   }
@@ -61,7 +59,7 @@ void launch_scores(const AttentionTask& task, mx::array& scores) {
   encoder.set_bytes(task.p, kAttentionScoresParams);
   encoder.dispatch_threadgroups(
       MTL::Size(scores.shape(2) / task.tile_rows(), task.head_blocks(), task.n_tokens()),
-      MTL::Size(kSimdWidth * 2 * attention_tiles(task.block_heads(), kMatrixDim), 1, 1));
+      MTL::Size(kSimdWidth * 2 * ceil_div(task.block_heads(), kMatrixDim), 1, 1));
 }
 
 void launch_values(const AttentionTask& task, const mx::array& scores) {
@@ -77,7 +75,7 @@ void launch_values(const AttentionTask& task, const mx::array& scores) {
   encoder.set_bytes(task.p, kAttentionValuesParams);
   encoder.dispatch_threadgroups(
       MTL::Size(task.p.dim / kAttentionSliceDims, task.head_blocks(), task.n_tokens()),
-      MTL::Size(kSimdWidth * attention_tiles(task.block_heads(), kMatrixDim), 1, 1));
+      MTL::Size(kSimdWidth * ceil_div(task.block_heads(), kMatrixDim), 1, 1));
 }
 
 }  // namespace
@@ -97,9 +95,7 @@ void AttentionQueries::eval_gpu(
   encoder.set_input_array(bindable(inputs[1], inputs[0]), kAttentionQueriesRotation);
   encoder.set_output_array(out, kAttentionQueriesOut);
   encoder.set_bytes(p, kAttentionQueriesParams);
-  const int groups = (p.n_heads + kRowsPerGroup - 1) / kRowsPerGroup;
-  encoder.dispatch_threadgroups(
-      MTL::Size(groups, out.shape(0), 1), MTL::Size(kSimdWidth * kRowsPerGroup, 1, 1));
+  dispatch_rows(encoder, p.n_heads, out.shape(0));
 }
 
 void Attention::eval_gpu(
@@ -133,9 +129,10 @@ void Attention::eval_gpu(
   const int pitch = attention_score_pitch(
       attention_list_rows(last, params_.window, params_.ratio, params_.n_selected),
       task.tile_rows());
-  mx::array scores({task.n_tokens(), params_.n_heads, pitch}, mx::float32, nullptr, {});
-  allocate(scores);
-  mx::metal::get_command_encoder(stream()).add_temporary(scores);
+  auto scores = temporary(
+      mx::metal::get_command_encoder(stream()),
+      {task.n_tokens(), params_.n_heads, pitch},
+      mx::float32);
   launch_scores(task, scores);
   launch_values(task, scores);
 }

@@ -8,10 +8,6 @@
 namespace mlx_dsv4 {
 namespace {
 
-using Encoder = mx::metal::CommandEncoder;
-
-int ceil_div(int n, int d) { return (n + d - 1) / d; }
-
 // What folding needs: the tokens of the call and the state.
 void bind_tokens(
     Encoder& encoder,
@@ -28,10 +24,7 @@ void bind_tokens(
 
 // Stands in for an empty array, which has no buffer to bind.
 mx::array unused(Encoder& encoder, mx::Dtype dtype) {
-  mx::array made({1}, dtype, nullptr, {});
-  allocate(made);
-  encoder.add_temporary(made);
-  return made;
+  return temporary(encoder, {1}, dtype);
 }
 
 }  // namespace

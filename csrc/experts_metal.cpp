@@ -3,23 +3,13 @@
 #include <algorithm>
 
 #include "blocks.h"
-#include "metal_library.h"
-#include "mlx/backend/metal/device.h"
+#include "metal_launch.h"
 
 namespace mlx_dsv4 {
 namespace {
 
-using Encoder = mx::metal::CommandEncoder;
-
 // Bounds the temporaries: h and y are (F + K) floats per pair.
 constexpr int kTokensPerBlock = 1024;
-
-mx::array temporary(Encoder& encoder, mx::Shape shape, mx::Dtype dtype) {
-  mx::array made(std::move(shape), dtype, nullptr, {});
-  allocate(made);
-  encoder.add_temporary(made);
-  return made;
-}
 
 template <typename Record>
 int int32s(int n) {
@@ -95,7 +85,7 @@ class Run {
 
   void dispatch(int n_rows, int rows_per_group, int n_tiles, int n_simdgroups) {
     encoder_.dispatch_threadgroups(
-        MTL::Size(tiles(n_rows, rows_per_group), n_tiles, 1),
+        MTL::Size(ceil_div(n_rows, rows_per_group), n_tiles, 1),
         MTL::Size(kSimdWidth, n_simdgroups, 1));
   }
 
@@ -162,7 +152,7 @@ class Run {
         out_, kCombineOut, int64_t{first_} * p.dim * static_cast<int64_t>(sizeof(float)));
     encoder_.set_bytes(p, kCombineParams);
     encoder_.dispatch_threadgroups(
-        MTL::Size(tiles(p.dim, kCombineThreads), p.n_tokens, 1),
+        MTL::Size(ceil_div(p.dim, kCombineThreads), p.n_tokens, 1),
         MTL::Size(kCombineThreads, 1, 1));
   }
 

@@ -1,6 +1,5 @@
 #include "hyper.h"
-#include "metal_library.h"
-#include "mlx/backend/metal/device.h"
+#include "metal_launch.h"
 
 namespace mlx_dsv4 {
 namespace {
@@ -15,17 +14,15 @@ mx::array partials(
     mx::Stream stream, const mx::array& streams, const mx::array& fn, int n_outputs) {
   const int n_tokens = streams.shape(0), n = streams.shape(1) * streams.shape(2);
   const int tile = hyper_tile_tokens(n_tokens), n_segments = hyper_segments(n);
-  mx::array out({n_tokens, n_segments, n_outputs + 1}, mx::float32, nullptr, {});
-  allocate(out);
   auto& encoder = mx::metal::get_command_encoder(stream);
-  encoder.add_temporary(out);
+  auto out = temporary(encoder, {n_tokens, n_segments, n_outputs + 1}, mx::float32);
   encoder.set_compute_pipeline_state(kernel(stream, "hyper_dots", tile));
   encoder.set_input_array(streams, kHyperDotsStreams);
   encoder.set_input_array(fn, kHyperDotsFn);
   encoder.set_output_array(out, kHyperDotsPartials);
   encoder.set_bytes(HyperDotsParams{n_tokens, n, n_outputs}, kHyperDotsParams);
   encoder.dispatch_threadgroups(
-      MTL::Size(n_segments, (n_tokens + tile - 1) / tile, 1),
+      MTL::Size(n_segments, ceil_div(n_tokens, tile), 1),
       MTL::Size(kSimdWidth, std::min(hyper_blocks(n_outputs), kHyperDotsSimdgroups), 1));
   return out;
 }
@@ -97,7 +94,7 @@ void HyperPost::eval_gpu(
   encoder.set_bytes(params_, kHyperPostParams);
   constexpr int kDims = 4 * kHyperPostThreads;
   encoder.dispatch_threadgroups(
-      MTL::Size((params_.dim + kDims - 1) / kDims, n_tokens, 1),
+      MTL::Size(ceil_div(params_.dim, kDims), n_tokens, 1),
       MTL::Size(kHyperPostThreads, 1, 1));
 }
 

@@ -2,22 +2,11 @@
 
 #include <algorithm>
 
-#include "metal_library.h"
-#include "mlx/backend/metal/device.h"
 #include "rows.h"
 #include "rows_metal.h"
 
 namespace mlx_dsv4 {
 namespace {
-
-using Encoder = mx::metal::CommandEncoder;
-
-mx::array temporary(Encoder& encoder, mx::Shape shape, mx::Dtype dtype) {
-  mx::array made(std::move(shape), dtype, nullptr, {});
-  allocate(made);
-  encoder.add_temporary(made);
-  return made;
-}
 
 // Where the tokens from `first` on begin in arrays of so many values per token.
 int64_t bytes_before(const mx::array& a, int64_t first, int64_t values) {
@@ -52,15 +41,15 @@ void score(mx::Stream stream, const ScoresTask& task) {
   encoder.set_bytes(launch, kIndexerScoresParams);
   encoder.dispatch_threadgroups(
       MTL::Size(
-          indexer_pieces(p.n_rows, kIndexerTileRows * launch.group_tiles),
-          indexer_pieces(task.n_tokens, launch.group_tokens),
+          ceil_div(p.n_rows, kIndexerTileRows * launch.group_tiles),
+          ceil_div(task.n_tokens, launch.group_tokens),
           1),
       MTL::Size(kIndexerThreads, 1, 1));
 }
 
 void dispatch_selection(Encoder& encoder, int n_slices, int n_tokens, int n_candidates) {
   const int simdgroups = std::clamp(
-      indexer_pieces(n_candidates, kIndexerThreadRows * kSimdWidth),
+      ceil_div(n_candidates, kIndexerThreadRows * kSimdWidth),
       1,
       kIndexerTopkThreads / kSimdWidth);
   encoder.dispatch_threadgroups(
@@ -126,7 +115,7 @@ void take_all(
   encoder.set_output_array(selected, kIndexerAllSelected);
   encoder.set_bytes(p, kIndexerAllParams);
   encoder.dispatch_threadgroups(
-      MTL::Size(indexer_pieces(p.k, kIndexerAllThreads), n_tokens, 1),
+      MTL::Size(ceil_div(p.k, kIndexerAllThreads), n_tokens, 1),
       MTL::Size(kIndexerAllThreads, 1, 1));
 }
 
@@ -147,9 +136,7 @@ void IndexerQueries::eval_gpu(
   encoder.set_input_array(bindable(inputs[1], inputs[0]), kIndexerQueriesRotation);
   encoder.set_output_array(out, kIndexerQueriesOut);
   encoder.set_bytes(p, kIndexerQueriesParams);
-  const int groups = (p.n_heads + kRowsPerGroup - 1) / kRowsPerGroup;
-  encoder.dispatch_threadgroups(
-      MTL::Size(groups, out.shape(0), 1), MTL::Size(kSimdWidth * kRowsPerGroup, 1, 1));
+  dispatch_rows(encoder, p.n_heads, out.shape(0));
 }
 
 void IndexerScores::eval_gpu(

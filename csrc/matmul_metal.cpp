@@ -1,8 +1,7 @@
 #include "matmul.h"
 
 #include "blocks.h"
-#include "metal_library.h"
-#include "mlx/backend/metal/device.h"
+#include "metal_launch.h"
 
 namespace mlx_dsv4 {
 namespace {
@@ -21,14 +20,18 @@ Launch launch_of(const MatmulParams& p) {
     return {
         "matmul_few",
         MTL::Size(
-            tiles(group_rows, per_threadgroup), tiles(p.n_tokens, kFewTokens), p.groups),
+            ceil_div(group_rows, per_threadgroup),
+            ceil_div(p.n_tokens, kFewTokens),
+            p.groups),
         kFewSimdgroups};
   }
   const int parts = many_parts(p.k, group_rows, p.groups, p.n_tokens);
   return {
       "matmul_many",
       MTL::Size(
-          tiles(p.n_tokens, kManyTokens), tiles(group_rows, many_rows(parts)), p.groups),
+          ceil_div(p.n_tokens, kManyTokens),
+          ceil_div(group_rows, many_rows(parts)),
+          p.groups),
       kManySimdgroups};
 }
 
@@ -72,9 +75,9 @@ void Embed::eval_gpu(
   encoder.set_input_array(weight, kEmbedWeight);
   encoder.set_output_array(outputs[0], kEmbedOut);
   encoder.set_bytes(params_, kEmbedParams);
-  const int n_threads = tiles(params_.k, kBlockValues) * kLanesPerBlock;
+  const int n_threads = ceil_div(params_.k, kBlockValues) * kLanesPerBlock;
   encoder.dispatch_threadgroups(
-      MTL::Size(tiles(n_threads, kEmbedThreads), tokens.shape(0), 1),
+      MTL::Size(ceil_div(n_threads, kEmbedThreads), tokens.shape(0), 1),
       MTL::Size(kEmbedThreads, 1, 1));
 }
 

@@ -1,12 +1,11 @@
-#include "metal_library.h"
-#include "mlx/backend/metal/device.h"
+#include "metal_launch.h"
 #include "route.h"
 
 namespace mlx_dsv4 {
 namespace {
 
 void dispatch(mx::metal::CommandEncoder& encoder, int n_tokens) {
-  const int groups = (n_tokens + kRouteTokensPerGroup - 1) / kRouteTokensPerGroup;
+  const int groups = ceil_div(n_tokens, kRouteTokensPerGroup);
   encoder.dispatch_threadgroups(
       MTL::Size(groups, 1, 1), MTL::Size(kSimdWidth, kRouteTokensPerGroup, 1));
 }

@@ -3,8 +3,7 @@
 
 #include "../metal/row_slices.h"
 #include "check.h"
-#include "metal_library.h"
-#include "mlx/backend/metal/device.h"
+#include "metal_launch.h"
 
 namespace mlx_dsv4 {
 
@@ -37,6 +36,13 @@ inline MTL::ComputePipelineState* row_kernel(
 // An empty array has no buffer to bind, and its kernel reads nothing of it.
 inline const mx::array& bindable(const mx::array& wanted, const mx::array& instead) {
   return wanted.size() > 0 ? wanted : instead;
+}
+
+// One simdgroup per row: n_rows of each of n_tokens tokens.
+inline void dispatch_rows(Encoder& encoder, int n_rows, int n_tokens) {
+  encoder.dispatch_threadgroups(
+      MTL::Size(ceil_div(n_rows, kRowsPerGroup), n_tokens, 1),
+      MTL::Size(kSimdWidth * kRowsPerGroup, 1, 1));
 }
 
 }  // namespace mlx_dsv4

@@ -6,12 +6,6 @@
 #include "rows_metal.h"
 
 namespace mlx_dsv4 {
-namespace {
-
-int ceil_div(int n, int d) { return (n + d - 1) / d; }
-
-}  // namespace
-
 void WindowRows::eval_gpu(
     const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
   allocate(outputs[0]);
@@ -26,9 +20,7 @@ void WindowRows::eval_gpu(
   encoder.set_input_array(bindable(inputs[2], inputs[1]), kWindowRowsRotation);
   encoder.set_output_array(outputs[0], kWindowRowsOut);
   encoder.set_bytes(params_, kWindowRowsParams);
-  encoder.dispatch_threadgroups(
-      MTL::Size(ceil_div(params_.n_tokens, kRowsPerGroup), 1, 1),
-      MTL::Size(kSimdWidth * kRowsPerGroup, 1, 1));
+  dispatch_rows(encoder, params_.n_tokens, 1);
 }
 
 void WindowWrite::eval_gpu(

@@ -71,8 +71,6 @@ DSV4_CONST int kAttentionSliceDims = 16;
 // Dims of a score's product are taken in blocks of this many.
 DSV4_CONST int kAttentionDotBlock = 32;
 
-constexpr int attention_tiles(int n, int size) { return (n + size - 1) / size; }
-
 // The rows that a query sees are one list, cut into tiles: window rows by position, then
 // compressed rows in the order of `selected` or ascending.
 constexpr int attention_window_rows(int pos, int window) {
@@ -89,7 +87,7 @@ constexpr int attention_tile_rows(int value_bytes) { return value_bytes == 2 ? 1
 
 // Scores of a head lie this far apart: whole tiles of the longest list of the step, its last.
 constexpr int attention_score_pitch(int most_rows, int tile_rows) {
-  return attention_tiles(most_rows, tile_rows) * tile_rows;
+  return ceil_div(most_rows, tile_rows) * tile_rows;
 }
 
 // Threads of a threadgroup of `attention`, at most: more would not leave 100 registers each.
@@ -102,8 +100,8 @@ constexpr int attention_dim_matrices(int dim) { return dim <= 256 ? 2 : 4; }
 // Its simdgroups for n_heads <= kAttentionHeads: two per eight heads make scores, as many as
 // the dims need make sums.
 constexpr int attention_simdgroups(int n_heads, int dim) {
-  const int for_sums = attention_tiles(dim, attention_dim_matrices(dim) * kMatrixDim);
-  const int for_scores = 2 * attention_tiles(n_heads, kMatrixDim);
+  const int for_sums = ceil_div(dim, attention_dim_matrices(dim) * kMatrixDim);
+  const int for_scores = 2 * ceil_div(n_heads, kMatrixDim);
   return for_scores > for_sums ? for_scores : for_sums;
 }
 static_assert(

@@ -87,7 +87,7 @@ template <typename T, int D>
   constexpr int kDims = attention_dim_matrices(D);
   threadgroup Tile tile;
   const HeadBlock heads = head_block(p, group);
-  const int n_head_tiles = attention_tiles(heads.n, kMatrixDim);
+  const int n_head_tiles = ceil_div(heads.n, kMatrixDim);
   const RowList<T, D> list =
       list_rows<T, D>(rows, attention_kv, selected, p, heads.token);
   const MatrixLane mine = matrix_lane(lane);
@@ -165,7 +165,7 @@ template <typename T, int D>
     return;
   }
   const MatrixLane mine = matrix_lane(lane);
-  const int n_head_tiles = attention_tiles(heads.n, kMatrixDim);
+  const int n_head_tiles = ceil_div(heads.n, kMatrixDim);
   stage_rows(list, entry, tile, simdgroup, n_simdgroups, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   if (int(simdgroup) < 2 * n_head_tiles) {

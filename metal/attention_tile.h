@@ -143,7 +143,7 @@ inline HeadBlock head_block(constant AttentionParams& p, uint3 group) {
 template <typename T, int D>
 struct AttentionTile {
   static constant constexpr int kRows = attention_tile_rows(sizeof(T));
-  static constant constexpr int kBlocks = attention_tiles(D, kAttentionDotBlock);
+  static constant constexpr int kBlocks = ceil_div(D, kAttentionDotBlock);
   static constant constexpr int kRowDims = kBlocks * kAttentionDotBlock;
   static constant constexpr int kRowPitch = kRowDims + 16;
   static constant constexpr int kScorePitch = kRows == 8 ? 8 : kRows + 8;

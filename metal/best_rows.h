@@ -136,7 +136,7 @@ inline void write_selected(
     device int* selected,
     Place place) {
   const int lane = int(place.lane), n_simdgroups = int(place.n_simdgroups);
-  const int steps = (n + kSimdWidth * n_simdgroups - 1) / (kSimdWidth * n_simdgroups);
+  const int steps = ceil_div(n, kSimdWidth * n_simdgroups);
   const int begin = min(n, int(place.simdgroup) * steps * kSimdWidth);
   const int end = min(n, begin + steps * kSimdWidth);
   uint before = 0, equal = 0;

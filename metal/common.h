@@ -19,6 +19,9 @@
 DSV4_CONST int kSimdWidth = 32;
 DSV4_CONST int kMatrixDim = 8;  // of a simdgroup_matrix
 
+// How many pieces of d cover n.
+constexpr int ceil_div(int n, int d) { return n / d + (n % d > 0 ? 1 : 0); }
+
 // Compressed row r stands for the span [r * ratio, (r + 1) * ratio) and can be
 // read from that span's last token on. Counts the rows readable at `pos`.
 constexpr int visible_rows(int pos, int ratio) {

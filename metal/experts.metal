@@ -69,7 +69,7 @@
     if (expert < p.n_experts) {
       group = groups[expert];
     }
-    const int n_own = tiles(group.n, kManyTokens);
+    const int n_own = ceil_div(group.n, kManyTokens);
     const int to = n + simd_prefix_exclusive_sum(n_own);
     for (int i = 0; i < n_own; ++i) {
       const int begin = i * kManyTokens;
@@ -150,7 +150,7 @@ inline void hidden_tile(
     threadgroup Partial<kRowTiles, kTokenTiles>* partials,
     TilePart own) {
   const TokenColumns<kTokenTiles> tokens = tokens_of(pairs, p.used);
-  const int n_token_tiles = tiles(n_pairs, kFragment);
+  const int n_token_tiles = ceil_div(n_pairs, kFragment);
   const WeightRows gate_rows =
       expert_rows(gate, expert, first_row, p.hidden, int(row_bytes(kGateFormat, p.dim)));
   const WeightRows up_rows =
@@ -260,7 +260,7 @@ inline void down_tile(
       h,
       size_t(p.hidden),
       pairs,
-      tiles(n_pairs, kFragment),
+      ceil_div(n_pairs, kFragment),
       p.hidden,
       partials,
       own);

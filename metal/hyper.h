@@ -52,7 +52,7 @@ DSV4_CONST int kHyperMaxIterations = 10000;
 
 // Every sum over S * D is cut here, whatever T is: one segment is one threadgroup's.
 DSV4_CONST int kHyperSegment = 512;
-constexpr int hyper_segments(int n) { return (n + kHyperSegment - 1) / kHyperSegment; }
+constexpr int hyper_segments(int n) { return ceil_div(n, kHyperSegment); }
 
 // A simdgroup multiplies a tile of tokens by a block of rows of fn. A single token has a
 // kernel of its own; the bits are those of the tile.
@@ -64,7 +64,7 @@ constexpr int hyper_tile_tokens(int n_tokens) {
 }
 // Blocks of rows, and one of the tokens' own squares.
 constexpr int hyper_blocks(int n_outputs) {
-  return (n_outputs + kHyperBlockRows - 1) / kHyperBlockRows + 1;
+  return ceil_div(n_outputs, kHyperBlockRows) + 1;
 }
 
 // Simdgroups that collapse the streams of a token. One more mixes them meanwhile.

@@ -57,15 +57,11 @@ DSV4_CONST int kIndexerThreadRows = 4;
 DSV4_CONST int kIndexerTopkThreads = 1024;
 DSV4_CONST int kIndexerAllThreads = 256;
 
-constexpr int indexer_pieces(int n, int piece) {
-  return n / piece + (n % piece > 0 ? 1 : 0);
-}
-
 // Slices of n rows; 1 where the selection reads all of them at once.
 constexpr int indexer_slices(int n_rows, int k) {
   return n_rows <= kIndexerSliceRows || k > kIndexerSliceMaxK
              ? 1
-             : indexer_pieces(n_rows, kIndexerSliceRows);
+             : ceil_div(n_rows, kIndexerSliceRows);
 }
 
 // Candidates of a token that sees `n` rows: k of every whole slice, and what the rest gives.
@@ -115,14 +111,14 @@ static_assert(sizeof(IndexerScoresLaunch) == 36, "layout is shared with the GPU"
 // One token streams past its rows; several share them, as many as leave every core some work.
 constexpr IndexerScoresLaunch indexer_scores_launch(
     IndexerScoresParams scores, int n_tokens) {
-  const int tiles = indexer_pieces(scores.n_rows, kIndexerTileRows);
-  const int token_groups = indexer_pieces(kIndexerGroups, tiles);
-  const int tokens = indexer_pieces(n_tokens, token_groups);
+  const int tiles = ceil_div(scores.n_rows, kIndexerTileRows);
+  const int token_groups = ceil_div(kIndexerGroups, tiles);
+  const int tokens = ceil_div(n_tokens, token_groups);
   return IndexerScoresLaunch{
       scores,
       n_tokens,
       tokens < kIndexerGroupTokens ? tokens : kIndexerGroupTokens,
-      n_tokens == 1 ? indexer_pieces(tiles, kIndexerGroups) : 1};
+      n_tokens == 1 ? ceil_div(tiles, kIndexerGroups) : 1};
 }
 
 struct IndexerTopkParams {

@@ -47,7 +47,7 @@ template <typename T>
   const int n_readable = visible_rows(p.start + first_token + n_tokens - 1, p.ratio);
   const int first_tile = int(group.x) * launch.group_tiles;
   const int n_tiles =
-      min(launch.group_tiles, indexer_pieces(p.n_rows, kIndexerTileRows) - first_tile);
+      min(launch.group_tiles, ceil_div(p.n_rows, kIndexerTileRows) - first_tile);
   Scorer<T> scorer;
   scorer.keeps_rows = launch.group_tiles == 1 && p.dim <= Held<T>::kDims;
   scorer.keeps_queries =

@@ -36,7 +36,7 @@ static_assert(sizeof(EmbedParams) == 12, "layout is shared with the GPU");
 // Values of a row whose products are one chain; the chains of a row are added in order.
 DSV4_CONST int kSegmentValues = 512;
 
-constexpr int n_segments(int k) { return (k + kSegmentValues - 1) / kSegmentValues; }
+constexpr int n_segments(int k) { return ceil_div(k, kSegmentValues); }
 
 // A fragment is 8 weight rows x 8 tokens; a tile is row tiles x token tiles of fragments.
 // `parts` simdgroups share one tile, each with segments of its own.
@@ -53,8 +53,6 @@ DSV4_CONST int kFewTokens = kFragment;
 // A launch of fewer threadgroups lets simdgroups share tiles to fill the GPU.
 DSV4_CONST int kManyThreadgroups = 320;
 
-constexpr int tiles(int n, int per_tile) { return (n + per_tile - 1) / per_tile; }
-
 // Simdgroups per tile: a power of two, halved while segments are fewer than that.
 constexpr int segment_parts(int k, int most) {
   return most > 1 && n_segments(k) <= most / 2 ? segment_parts(k, most / 2) : most;
@@ -64,8 +62,8 @@ constexpr int few_parts(int k) { return segment_parts(k, kFewSimdgroups); }
 
 // n_rows: of one group.
 constexpr int many_parts(int k, int n_rows, int groups, int n_tokens) {
-  return groups * tiles(n_tokens, kManyTokens) *
-                     tiles(n_rows, kManySimdgroups * kManyRowTiles * kFragment) >=
+  return groups * ceil_div(n_tokens, kManyTokens) *
+                     ceil_div(n_rows, kManySimdgroups * kManyRowTiles * kFragment) >=
                  kManyThreadgroups
              ? 1
              : segment_parts(k, kManySimdgroups);

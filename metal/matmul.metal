@@ -56,7 +56,7 @@ inline void multiply_tile(
       x + size_t(group) * p.k,
       size_t(p.groups) * p.k,
       columns,
-      tiles(p.n_tokens - first_token, kFragment),
+      ceil_div(p.n_tokens - first_token, kFragment),
       p.k,
       partials,
       own);
@@ -115,7 +115,7 @@ template <int kFormat>
     uint thread_at [[thread_index_in_threadgroup]]) {
   const int at = int(threadgroup_at.x) * kEmbedThreads + int(thread_at);
   const int block = at / kLanesPerBlock, q = at % kLanesPerBlock;
-  if (block >= tiles(p.k, kBlockValues)) {
+  if (block >= ceil_div(p.k, kBlockValues)) {
     return;
   }
   const int token = tokens[threadgroup_at.y];

@@ -214,7 +214,7 @@ inline Totals<kRowTiles, kTokenTiles> sum_tile(
     TilePart own) {
   const MatrixLane at = matrix_lane(own.lane);
   const int segments = n_segments(k);
-  const int blocks = weights.n > 0 ? tiles(k, kBlockValues) : 0;
+  const int blocks = weights.n > 0 ? ceil_div(k, kBlockValues) : 0;
   Totals<kRowTiles, kTokenTiles> totals;
   clear(totals);
   for (int first = 0; first < segments; first += own.parts) {
