@@ -23,7 +23,8 @@
 #include "experts.h"
 #include "tile_products.h"
 
-// Pairs with a smaller expert id are before an expert's own, so each simdgroup finds its place.
+// An expert's pairs stand behind as many places as there are smaller ids, so each simdgroup finds
+// its own; places of negative ids stay empty, and nobody reads them.
 [[kernel]] void experts_order(
     const device int* ids [[buffer(kOrderIds)]],
     device int* pairs [[buffer(kOrderPairs)]],
@@ -39,7 +40,7 @@
   const int n_pairs = p.n_tokens * p.used;
   int smaller = 0;
   for (int pair = int(lane); pair < n_pairs; pair += kSimdWidth) {
-    smaller += ids[pair] >= 0 && ids[pair] < expert ? 1 : 0;
+    smaller += ids[pair] < expert ? 1 : 0;
   }
   const int first = simd_sum(smaller);
   int n = 0;

@@ -55,7 +55,11 @@ DSV4_CONST int kManyThreadgroups = 320;
 
 // Simdgroups per tile: a power of two, halved while segments are fewer than that.
 constexpr int segment_parts(int k, int most) {
-  return most > 1 && n_segments(k) <= most / 2 ? segment_parts(k, most / 2) : most;
+  int parts = most;
+  while (parts > 1 && n_segments(k) <= parts / 2) {
+    parts /= 2;
+  }
+  return parts;
 }
 
 constexpr int few_parts(int k) { return segment_parts(k, kFewSimdgroups); }

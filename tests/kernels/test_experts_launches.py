@@ -92,6 +92,17 @@ def test_no_token_needs_to_have_an_expert(bad: int, simulator: str) -> None:
     assert np.isnan(to_numpy(run(case, inputs))).all()
 
 
+@pytest.mark.parametrize("bad", [-1, 2])
+def test_products_of_earlier_tokens_do_not_come_back(bad: int, simulator: str) -> None:
+    # The temporaries of the first 1024 tokens serve the last one, which has no products.
+    case = Case(1025, 2, 1, 32, 32, MXFP4)
+    inputs = make(case)
+    inputs.ids[-1] = bad
+    out = to_numpy(run(case, inputs))
+    assert np.isfinite(out[:-1]).all()
+    assert np.isnan(out[-1]).all()
+
+
 @pytest.mark.parametrize("n_tokens", [1, 9])
 def test_inputs_may_begin_at_any_element(n_tokens: int, executor: str) -> None:
     case = Case(n_tokens, 4, 2, 64, 32, MXFP4)
