@@ -45,7 +45,7 @@ inline float add_products(float sum, float4 a, float4 b) {
 // Sums each of N values (a power of two up to 32) over the lanes; lane l gets the sum of
 // l % N. The pairs are those of N = 1; below N lanes apart each keeps half of the values.
 template <int N>
-inline float sum_lanes(thread float* values, uint lane) {
+inline float sum_lanes(thread float (&values)[N], uint lane) {
 #pragma unroll
   for (int apart = kSimdWidth / 2; apart > 0; apart /= 2) {
     const bool upper = (int(lane) & apart) != 0;

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 SIMULATORS = {"sim", "sim-check"}
-PARAMETERS = ("executor", "simulator")
+PARAMETERS = ("executor", "gpu", "simulator")
 # Fixtures that run one test on the simulator several times.
 ITERATORS = {"each_order", "each_executor"}
 

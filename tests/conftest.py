@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def can_run(item: pytest.Item) -> bool:
     call = getattr(item, "callspec", None)
-    executor = call.params.get("executor") if call else None
+    executor = call and (call.params.get("executor") or call.params.get("gpu"))
     if executor == "sim-check" and item.get_closest_marker("realistic"):
         return False
     if not HAS_SIMULATOR and needs_simulator(item):
@@ -71,6 +71,13 @@ def executor_params() -> list[object]:
     return [
         pytest.param(name, marks=pytest.mark.metal) if name == "metal" else name
         for name in EXECUTORS
+    ]
+
+
+def gpu_params() -> list[object]:
+    names = (*SIMULATORS, "metal") if HAS_SIMULATOR else ("metal",)
+    return [
+        pytest.param(name, marks=pytest.mark.metal) if name == "metal" else name for name in names
     ]
 
 
@@ -106,12 +113,27 @@ def each_order() -> Callable[[], Iterator[str]]:
     return orders
 
 
+@pytest.fixture(params=gpu_params())
+def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs the test on the simulated GPU, in both modes, and on a real one."""
+    order, seed = order_of(request.node.nodeid, request.param)
+    with running_on(request.param, order=order, seed=seed):
+        yield request.param
+
+
 @pytest.fixture(params=SIMULATORS)
 def simulator(request: pytest.FixtureRequest) -> Iterator[str]:
     """Runs the test on the simulated GPU only, in both modes."""
     order, seed = order_of(request.node.nodeid, request.param)
     with running_on(request.param, order=order, seed=seed):
         yield request.param
+
+
+@pytest.fixture
+def cpu() -> Iterator[str]:
+    """Runs the test on the CPU, on its best instruction set."""
+    with running_on(_ext.isa()):
+        yield _ext.isa()
 
 
 @pytest.fixture(params=_ext.available_isas())

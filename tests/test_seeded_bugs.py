@@ -19,7 +19,7 @@ def test_a_seeded_bug_still_applies(bug: SeededBug, tmp_path: Path) -> None:
     bug.seed(tmp_path)
     assert (tmp_path / bug.file).read_text() != (SHADERS / bug.file).read_text()
     file, name = bug.test.split("::")
-    runs_on_the_simulator = rf"def {name}\([^)]*\b(executor|simulator): str"
+    runs_on_the_simulator = rf"def {name}\([^)]*\b(executor|gpu|simulator): str"
     assert re.search(runs_on_the_simulator, (ROOT / "tests/kernels" / file).read_text())
 
 

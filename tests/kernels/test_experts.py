@@ -227,8 +227,10 @@ def test_bad_arguments_name_the_argument(change: dict, message: str) -> None:
         ops.experts(**(good | change))
 
 
+# On one instruction set: MLX does not survive many errors of queued kernels in a process.
 @pytest.mark.parametrize("bad", [-1, 4])
-def test_ids_that_are_no_expert_are_named(bad: int, isa: str) -> None:
+@pytest.mark.usefixtures("cpu")
+def test_ids_that_are_no_expert_are_named(bad: int) -> None:
     case = Case(2, 4, 2, 64, 32)
     inputs = make(case)
     inputs.ids[1, 1] = bad

@@ -13,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from executors import EXECUTORS, HAS_SIMULATOR, SHADERS, running_on, simulated_extension
+from executors import EXECUTORS, SHADERS, running_on, simulated_extension
 from mlx_dsv4.gguf.tiny import Formats
 from mlx_dsv4.reference.model import forward
 from tiny_models import TinyModel, random_tokens, tiny_model
@@ -40,7 +40,6 @@ gpus = [
     if name in ("sim", "metal")
 ]
 on_every_gpu = pytest.mark.parametrize("gpu", gpus)
-simulated = pytest.mark.skipif(not HAS_SIMULATOR, reason="no simulator on this machine")
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def test_a_prompt_cut_anywhere_gives_the_same_logits(gpu: str, cut: str) -> None
     np.testing.assert_array_equal(answer(gpu, CUTS[cut]).logits, answer(gpu).logits)
 
 
-@simulated
+@pytest.mark.simulated
 @pytest.mark.parametrize("order", ["reverse", "random"])
 def test_the_order_of_threads_changes_no_logit(order: str) -> None:
     np.testing.assert_array_equal(answer("sim", order=order).logits, answer("sim").logits)
@@ -103,7 +102,7 @@ def test_logits_equal_the_numpy_model(gpu: str) -> None:
     assert np.median(worst) <= np.median(moved) / 2
 
 
-@simulated
+@pytest.mark.simulated
 def test_the_model_launches_every_kernel() -> None:
     launched = answer("sim").kernels | answer("sim", CUTS["by ones"]).kernels
     written = {

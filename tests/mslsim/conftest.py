@@ -20,7 +20,7 @@ def checks_a_shader(item: pytest.Item) -> bool:
     """Whether the test covers lines of a shader."""
     call = getattr(item, "callspec", None)
     params = call.params if call else {}
-    return params.get("executor", params.get("simulator")) == CHECKED
+    return CHECKED in (params.get(name) for name in ("executor", "gpu", "simulator"))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
