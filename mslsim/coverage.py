@@ -92,7 +92,7 @@ def compiled_lines(libraries: Iterable[str]) -> dict[str, set[int]]:
         command = ["readelf", "--wide", "--debug-dump=decodedline", library]
         table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         for name, line in set(re.findall(r"^(\S+)\s+(\d+)\s+0x", table, re.MULTILINE)):
-            lines[name].add(int(line))
+            lines[Path(name).name].add(int(line))  # it has folders where the compiler ran above it
     return lines
 
 
