@@ -13,6 +13,8 @@ import pytest
 from mslsim import Library, ShaderError
 from mslsim.compiler import Compiler, default_compiler, installed_compilers
 
+pytestmark = pytest.mark.simulated
+
 SCALE = """
 #include <metal_stdlib>
 using namespace metal;

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from executors import HAS_SIMULATOR
 from mslsim import Library
 from mslsim.coverage import line_coverage, save_points, uncovered_lines  # noqa: F401
 from mslsim.exceptions_list import read_exceptions
 
-pytestmark = pytest.mark.usefixtures("simulated")
+pytestmark = pytest.mark.simulated
 
 SHADER = """\
 #include <metal_stdlib>
@@ -49,11 +48,6 @@ template <bool kTwice>
 }
 """
 LARGE = "out[i] = precise::log(out[i]);"
-
-
-@pytest.fixture(scope="module")
-def simulated() -> None:
-    assert HAS_SIMULATOR
 
 
 @pytest.fixture

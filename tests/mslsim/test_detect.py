@@ -9,6 +9,8 @@ import pytest
 
 from mslsim import Library, ShaderError
 
+pytestmark = pytest.mark.simulated
+
 SHADER = Path(__file__).parent / "broken.metal"
 ORDERS = ("forward", "reverse", "random")
 

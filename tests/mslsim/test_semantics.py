@@ -10,6 +10,8 @@ import pytest
 from mlx_dsv4.reference.rounding import to_bfloat16
 from mslsim import Library
 
+pytestmark = pytest.mark.simulated
+
 Array = npt.NDArray[Any]
 
 HERE = Path(__file__).parent
