@@ -35,7 +35,12 @@ def pytest_configure(config: pytest.Config) -> None:
             "--config-settings=cmake.define.DSV4_SIMULATOR=ON"
         )
     if config.option.metal_sources is not None:
-        use_shaders_of(config.option.metal_sources.resolve())
+        folder: Path = config.option.metal_sources
+        if not any(folder.glob("*.metal")):
+            raise pytest.UsageError(
+                f"--metal-sources must be a folder of .metal files; got {folder}"
+            )
+        use_shaders_of(folder.resolve())
 
 
 def pytest_report_header() -> str:

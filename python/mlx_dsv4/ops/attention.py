@@ -31,6 +31,7 @@ def attention_queries(
 
     Raises:
         ValueError: a shape, dtype or number differs from the table above.
+        RuntimeError: at evaluation, D is more than 2048 on the GPU.
 
     Twin: :func:`mlx_dsv4.reference.attention_queries`.
     Source: DeepSeek-V4 technical report (arXiv 2606.19348), attention.
@@ -78,7 +79,8 @@ def attention(
 
     Raises:
         ValueError: a shape, dtype or number differs from the table above.
-        RuntimeError: when evaluated, if ``selected`` names a row that its query may not see.
+        RuntimeError: at evaluation, D is more than 512 on the GPU; on the CPU, ``selected`` names
+            a row that its query may not see. A GPU kernel cannot raise: that token is NaN.
 
     Twin: :func:`mlx_dsv4.reference.attention`.
     Source: DeepSeek-V4 technical report (arXiv 2606.19348), attention.

@@ -57,7 +57,8 @@ def compressor_append(
     Raises:
         ValueError: a shape, dtype or number differs from the table above, or a row would not
             fit into ``rows``.
-        RuntimeError: at evaluation, a held array is not row-contiguous; nothing is written.
+        RuntimeError: at evaluation, a held array is not row-contiguous, or D is more than 2048 on
+            the GPU; nothing is written.
 
     Twin: :func:`mlx_dsv4.reference.compressor_append`.
     Source: DeepSeek-V4 technical report (arXiv 2606.19348), section 2.2.

@@ -31,6 +31,7 @@ def indexer_queries(
 
     Raises:
         ValueError: a shape, dtype or number differs from the table above.
+        RuntimeError: at evaluation, D is more than 2048 on the GPU.
 
     Twin: :func:`mlx_dsv4.reference.indexer_queries`.
     Source: DeepSeek-V4 technical report (arXiv 2606.19348), the lightning indexer.

@@ -38,6 +38,7 @@ def window_rows(
 
     Raises:
         ValueError: a shape, dtype or number differs from the table above.
+        RuntimeError: at evaluation, D is more than 2048 on the GPU.
 
     Twin: :func:`mlx_dsv4.reference.window_rows`.
     Source: DeepSeek-V4 technical report (arXiv 2606.19348), section 2.2.
