@@ -4,7 +4,7 @@
 namespace mlx_dsv4 {
 namespace {
 
-void dispatch(mx::metal::CommandEncoder& encoder, int n_tokens) {
+void dispatch(Encoder& encoder, int n_tokens) {
   const int groups = ceil_div(n_tokens, kRouteTokensPerGroup);
   encoder.dispatch_threadgroups(
       MTL::Size(groups, 1, 1), MTL::Size(kSimdWidth, kRouteTokensPerGroup, 1));

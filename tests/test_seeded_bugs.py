@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from executors import HAS_SIMULATOR
 from run_seeded_bugs import PAGE, ROOT, SHADERS, TABLE, outcome, table
 from seeded_bugs import KINDS, SEEDED_BUGS, SeededBug
 
@@ -41,7 +40,7 @@ def test_the_page_lists_the_seeded_bugs() -> None:
 
 
 # The others are run by `make seeded-bugs`.
-@pytest.mark.skipif(not HAS_SIMULATOR, reason="no simulator on this machine")
+@pytest.mark.simulated
 @pytest.mark.parametrize("kind", ["barrier", "alignment"])
 def test_a_seeded_bug_is_caught(kind: str) -> None:
     bug = next(bug for bug in SEEDED_BUGS if bug.kind == kind)

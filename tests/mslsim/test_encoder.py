@@ -8,10 +8,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from executors import HAS_SIMULATOR, running_on, simulated_extension
+from executors import running_on, simulated_extension
 
-if not HAS_SIMULATOR:
-    pytest.skip("the simulator is not built here", allow_module_level=True)
+pytestmark = pytest.mark.simulated
 
 SOURCE = (Path(__file__).parent / "encoder.metal").read_text()
 N = 64
