@@ -134,13 +134,6 @@ def simulator(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-@pytest.fixture
-def cpu() -> Iterator[str]:
-    """Runs the test on the CPU, on its best instruction set."""
-    with running_on(_ext.isa()):
-        yield _ext.isa()
-
-
 @pytest.fixture(params=_ext.available_isas())
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """Runs the test once per instruction set of this CPU."""
