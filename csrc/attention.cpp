@@ -1,8 +1,6 @@
 #include "attention.h"
 
 #include <algorithm>
-#include <limits>
-#include <sstream>
 
 #include "attention_cpu.h"
 #include "bind.h"
@@ -24,10 +22,8 @@ void check_rows(
   }
 }
 
-void check_positions(const char* op, int start, int n_tokens, int window, int ratio) {
-  if (start < 0 || start > std::numeric_limits<int>::max() - n_tokens) {
-    reject(op, "start must be >= 0 and start + T below 2^31; got ", start);
-  }
+void check_positions(const char* op, int64_t start, int n_tokens, int window, int ratio) {
+  check_start(op, start, n_tokens);
   if (window < 1) {
     reject(op, "window must be >= 1; got ", window);
   }
@@ -55,21 +51,6 @@ int check_selected(
     reject(op, "selected must be None at ratio 0; got ", selected->shape());
   }
   return selected->shape(1);
-}
-
-// Ids are values: only known once the graph runs.
-void check_ids(const int32_t* selected, int64_t n_tokens, const AttentionParams& p) {
-  for (int64_t i = 0; i < n_tokens * p.n_selected; ++i) {
-    const int64_t token = i / p.n_selected;
-    const int visible = visible_rows(p.start + static_cast<int>(token), p.ratio);
-    if (selected[i] < -1 || selected[i] >= visible) {
-      std::ostringstream message;
-      message << "[attention] selected[" << token << ", " << i % p.n_selected
-              << "] must be -1 or one of the " << visible << " visible rows; got "
-              << selected[i];
-      throw std::runtime_error(message.str());
-    }
-  }
 }
 
 // Heads of a unit share the conversion of rows: as many as leave a unit for every thread and
@@ -149,7 +130,7 @@ mx::array attention(
     const mx::array& sinks,
     const mx::array& rotation,
     const std::optional<mx::array>& selected,
-    int start,
+    int64_t start,
     int window,
     int ratio,
     mx::StreamOrDevice stream_or_device) {
@@ -166,7 +147,8 @@ mx::array attention(
   check_shape(op, "sinks", sinks, {n_heads}, "[H]");
   check_rotation(op, rotation, n_tokens, dim);
   check_positions(op, start, n_tokens, window, ratio);
-  const int64_t needed = int64_t{window} + visible_rows(start + n_tokens - 1, ratio);
+  const int first = static_cast<int>(start);
+  const int64_t needed = int64_t{window} + visible_rows(first + n_tokens - 1, ratio);
   if (attention_kv.shape(0) < needed) {
     reject(
         op,
@@ -192,7 +174,7 @@ mx::array attention(
       std::make_shared<Attention>(
           stream,
           AttentionParams{
-              n_heads, dim, rotation.shape(1), start, window, ratio, n_selected}),
+              n_heads, dim, rotation.shape(1), first, window, ratio, n_selected}),
       std::move(inputs));
 }
 
@@ -233,7 +215,6 @@ void Attention::eval_cpu(
        bf16 = inputs[0].dtype() == mx::bfloat16,
        n_tokens = inputs[0].shape(0),
        p = params_] {
-        check_ids(pointers.selected, n_tokens, p);
         const auto& kernels = cpu_kernels<AttentionKernels>();
         attend(
             bf16 ? kernels.attend_bf16 : kernels.attend_f32, pointers, out, p, n_tokens);

@@ -26,7 +26,7 @@ mx::array attention(
     const mx::array& sinks,
     const mx::array& rotation,
     const std::optional<mx::array>& selected,
-    int start,
+    int64_t start,
     int window,
     int ratio,
     mx::StreamOrDevice stream = {});

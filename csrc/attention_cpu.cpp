@@ -10,6 +10,7 @@ namespace {
 
 // Dims of queries and rows that are multiplied while they stay in the first cache.
 constexpr int kChunk = 128;
+constexpr int kNotVisible = -1;
 
 template <typename Row>
 void queries(
@@ -32,9 +33,11 @@ void queries(
 }
 
 // One token's visible rows in the order they are summed: attention_kv[i], or rows[~i] for i < 0.
+// kNotVisible instead of their number where `selected` names another row.
 int list_rows(
     const AttentionParams& p, const int32_t* selected, int64_t token, int32_t* list) {
   const int pos = p.start + static_cast<int>(token);
+  const int visible = visible_rows(pos, p.ratio);
   int n = 0;
   for (int at = pos < p.window ? 0 : pos - p.window + 1; at <= pos; ++at) {
     list[n++] = at < p.start ? at % p.window : ~(at - p.start);
@@ -42,12 +45,14 @@ int list_rows(
   if (p.n_selected > 0) {
     for (int j = 0; j < p.n_selected; ++j) {
       const int32_t row = selected[token * p.n_selected + j];
+      if (row < -1 || row >= visible) {
+        return kNotVisible;
+      }
       if (row >= 0) {
         list[n++] = p.window + row;
       }
     }
   } else {
-    const int visible = visible_rows(pos, p.ratio);
     for (int row = 0; row < visible; ++row) {
       list[n++] = p.window + row;
     }
@@ -180,6 +185,17 @@ void sum_rows(const AttentionInputs& inputs, const Work& work) {
   }
 }
 
+// A kernel cannot raise an error, see docs/architecture.md.
+template <typename Row>
+void store_nan(Row* out, const Work& work) {
+  for (int d = 0; d < work.dim; d += 16) {
+    simd::store(work.sums + d, simd::set1(NAN));
+  }
+  for (int h = 0; h < work.n_heads; ++h) {
+    store_row(out + int64_t{h} * work.dim, work.sums, work.dim);
+  }
+}
+
 template <typename Row>
 void attend(
     const AttentionInputs& inputs,
@@ -190,13 +206,17 @@ void attend(
     float* scratch) {
   Work work = lay_out(p, unit.end_head - unit.first_head, most_rows, scratch);
   const int64_t first = (unit.token * p.n_heads + unit.first_head) * p.dim;
+  work.n_rows = list_rows(p, inputs.selected, unit.token, work.list);
+  if (work.n_rows == kNotVisible) {
+    store_nan(static_cast<Row*>(out) + first, work);
+    return;
+  }
   pack_queries(
       static_cast<const Row*>(inputs.q) + first,
       work.n_heads,
       p.dim,
       work.lanes,
       work.packed);
-  work.n_rows = list_rows(p, inputs.selected, unit.token, work.list);
   multiply_queries<Row>(inputs, work);
   weigh(inputs.sinks + unit.first_head, work);
   sum_rows<Row>(inputs, work);

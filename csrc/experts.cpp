@@ -1,5 +1,7 @@
 #include "experts.h"
 
+#include <cmath>
+
 #include "bind.h"
 #include "blocks.h"
 #include "experts_cpu.h"
@@ -18,23 +20,18 @@ struct Slots {
   std::vector<float> weights;
 };
 
-void check_ids(const int32_t* ids, int64_t n, int n_experts) {
-  for (int64_t i = 0; i < n; ++i) {
-    if (ids[i] < 0 || ids[i] >= n_experts) {
-      throw std::runtime_error(
-          "[experts] ids must be in 0.." + std::to_string(n_experts - 1) + "; got " +
-          std::to_string(ids[i]));
-    }
-  }
-}
+bool is_expert(int32_t id, const ExpertsParams& p) { return id >= 0 && id < p.n_experts; }
 
-// Sorts the slots of n_tokens tokens by expert; slots of one expert keep their order.
+// Sorts the slots of n_tokens tokens by expert; slots of one expert keep their order, and those
+// of no expert are left out.
 Slots sort_slots(
     const int32_t* ids, const float* weights, int64_t n_tokens, const ExpertsParams& p) {
   const int64_t n = n_tokens * p.used;
   std::vector<int32_t> next(p.n_experts + 1);
   for (int64_t i = 0; i < n; ++i) {
-    ++next[ids[i] + 1];
+    if (is_expert(ids[i], p)) {
+      ++next[ids[i] + 1];
+    }
   }
   Slots slots{{}, std::vector<int32_t>(n), std::vector<float>(n)};
   for (int e = 0; e < p.n_experts; ++e) {
@@ -44,11 +41,22 @@ Slots sort_slots(
     next[e + 1] += next[e];
   }
   for (int64_t i = 0; i < n; ++i) {
-    const int32_t slot = next[ids[i]]++;
-    slots.tokens[slot] = static_cast<int32_t>(i / p.used);
-    slots.weights[slot] = weights[i];
+    if (is_expert(ids[i], p)) {
+      const int32_t slot = next[ids[i]]++;
+      slots.tokens[slot] = static_cast<int32_t>(i / p.used);
+      slots.weights[slot] = weights[i];
+    }
   }
   return slots;
+}
+
+// A kernel cannot raise an error, see docs/architecture.md.
+void store_nan(const int32_t* ids, float* out, int64_t n_tokens, const ExpertsParams& p) {
+  for (int64_t i = 0; i < n_tokens * p.used; ++i) {
+    if (!is_expert(ids[i], p)) {
+      std::fill_n(out + i / p.used * p.dim, p.dim, std::nanf(""));
+    }
+  }
 }
 
 void run_block(ExpertsCall call, const float* x, float* packed) {
@@ -149,7 +157,6 @@ void Experts::eval_cpu(
        out = outputs[0].data<float>(),
        n_tokens = int64_t{inputs[0].shape(0)},
        p = params_] {
-        check_ids(ids, n_tokens * p.used, p.n_experts);
         const int64_t most = std::min(n_tokens, kTokensPerBlock);
         const auto packed = allocate_floats(most * packed_stride(p.dim));
         const auto h = allocate_floats(most * p.used * packed_stride(p.hidden));
@@ -173,6 +180,7 @@ void Experts::eval_cpu(
               x + first * p.dim,
               packed.get());
         }
+        store_nan(ids, out, n_tokens, p);
       });
 }
 

@@ -1,7 +1,6 @@
 #include "indexer.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "bind.h"
 #include "indexer_cpu.h"
@@ -12,13 +11,13 @@
 namespace mlx_dsv4 {
 namespace {
 
-void check_positions(const char* op, int start, int n_tokens, int ratio) {
-  if (start < 0 || start > std::numeric_limits<int>::max() - n_tokens) {
-    reject(op, "start must be >= 0 and start + T below 2^31; got ", start);
-  }
+// Returns start as the kernels take it.
+int check_positions(const char* op, int64_t start, int n_tokens, int ratio) {
+  check_start(op, start, n_tokens);
   if (ratio < 1) {
     reject(op, "ratio must be >= 1; got ", ratio);
   }
+  return static_cast<int>(start);
 }
 
 void check_k(const char* op, int k) {
@@ -37,7 +36,7 @@ IndexerScoresParams check_scores(
     const mx::array& q,
     const mx::array& w,
     const mx::array& rows,
-    int start,
+    int64_t start,
     int ratio,
     float scale) {
   check_row_dtype(op, "q", q.dtype());
@@ -51,12 +50,12 @@ IndexerScoresParams check_scores(
   if (rows.ndim() != 2 || rows.shape(1) != dim) {
     reject(op, "rows must be [capacity, D] with D = ", dim, "; got ", rows.shape());
   }
-  check_positions(op, start, n_tokens, ratio);
-  const int n_rows = readable_rows(start, n_tokens, ratio);
+  const int first = check_positions(op, start, n_tokens, ratio);
+  const int n_rows = readable_rows(first, n_tokens, ratio);
   if (rows.shape(0) < n_rows) {
     reject(op, "rows must hold the ", n_rows, " visible rows; got ", rows.shape());
   }
-  return {n_heads, dim, n_rows, start, ratio, scale};
+  return {n_heads, dim, n_rows, first, ratio, scale};
 }
 
 // Scores of n_tokens tokens, the first of them at p.start.
@@ -181,7 +180,7 @@ mx::array indexer_scores(
     const mx::array& q,
     const mx::array& w,
     const mx::array& rows,
-    int start,
+    int64_t start,
     int ratio,
     float scale,
     mx::StreamOrDevice stream_or_device) {
@@ -196,7 +195,7 @@ mx::array indexer_scores(
 
 mx::array indexer_topk(
     const mx::array& scores,
-    int start,
+    int64_t start,
     int ratio,
     int k,
     mx::StreamOrDevice stream_or_device) {
@@ -206,15 +205,15 @@ mx::array indexer_topk(
   if (scores.ndim() != 2) {
     reject(op, "scores must be [T, N]; got ", scores.shape());
   }
-  check_positions(op, start, scores.shape(0), ratio);
-  const int n_rows = readable_rows(start, scores.shape(0), ratio);
+  const int first = check_positions(op, start, scores.shape(0), ratio);
+  const int n_rows = readable_rows(first, scores.shape(0), ratio);
   check_shape(
       op, "scores", scores, {scores.shape(0), n_rows}, "[T, (start + T) // ratio]");
   const auto stream = mx::to_stream(stream_or_device);
   return mx::array(
       {scores.shape(0), k},
       mx::int32,
-      std::make_shared<IndexerTopk>(stream, IndexerTopkParams{n_rows, start, ratio, k}),
+      std::make_shared<IndexerTopk>(stream, IndexerTopkParams{n_rows, first, ratio, k}),
       {dense(scores, stream)});
 }
 
@@ -222,7 +221,7 @@ mx::array indexer_select(
     const mx::array& q,
     const mx::array& w,
     const mx::array& rows,
-    int start,
+    int64_t start,
     int ratio,
     float scale,
     int k,

@@ -20,21 +20,25 @@ mx::array indexer_scores(
     const mx::array& q,
     const mx::array& w,
     const mx::array& rows,
-    int start,
+    int64_t start,
     int ratio,
     float scale,
     mx::StreamOrDevice stream = {});
 
 // scores [T, (start + T) / ratio] f32 -> [T, k] i32 ascending, -1 where no row is left
 mx::array indexer_topk(
-    const mx::array& scores, int start, int ratio, int k, mx::StreamOrDevice stream = {});
+    const mx::array& scores,
+    int64_t start,
+    int ratio,
+    int k,
+    mx::StreamOrDevice stream = {});
 
 // indexer_topk(indexer_scores(...)), with scores of few tokens in memory at a time
 mx::array indexer_select(
     const mx::array& q,
     const mx::array& w,
     const mx::array& rows,
-    int start,
+    int64_t start,
     int ratio,
     float scale,
     int k,

@@ -16,7 +16,6 @@ from attention_cases import (
     rotation_at,
 )
 from mlx_dsv4 import ops, reference
-from queued_errors import raise_elsewhere
 
 REALISTIC = pytest.mark.realistic
 CASES = [
@@ -210,23 +209,12 @@ def select_a_row(n_tokens: int, row: int) -> tuple[mx.array, mx.array]:
 
 @pytest.mark.parametrize("row", [-2, 33, 10**6, -(2**31), 2**31 - 1])
 @pytest.mark.parametrize("n_tokens", [2, 17])
-def test_a_selected_row_that_is_not_visible_gives_nan_on_a_gpu(
-    n_tokens: int, row: int, gpu: str
+def test_a_selected_row_that_is_not_visible_gives_nan(
+    n_tokens: int, row: int, executor: str
 ) -> None:
     good, out = select_a_row(n_tokens, row)
     assert np.isnan(to_numpy(out[-1])).all()
     assert same_bits(out[:-1], good[:-1])
-
-
-def evaluate_a_row(row: int) -> None:
-    mx.eval(select_a_row(2, row)[1])
-
-
-@pytest.mark.parametrize("row", [-2, 33, 2**31 - 1])
-def test_a_selected_row_that_is_not_visible_is_named(row: int) -> None:
-    message = rf"selected\[1, 1\] must be -1 or one of the 33 visible rows; got {row}"
-    with pytest.raises(RuntimeError, match=message):
-        raise_elsewhere(evaluate_a_row, row)
 
 
 def test_more_dims_than_a_gpu_kernel_sums_are_refused(simulator: str) -> None:
@@ -257,7 +245,8 @@ def test_more_dims_than_a_gpu_kernel_sums_are_refused(simulator: str) -> None:
             {"selected": mx.zeros((1, 2), mx.int32), "ratio": 0},
             r"selected must be None at ratio 0; got \(1,2\)",
         ),
-        ({"start": -1}, r"start must be >= 0 and start \+ T below 2\^31; got -1"),
+        ({"start": -1}, r"start must be in 0\.\.2147483646 for 1 tokens; got -1"),
+        ({"start": 2**31}, r"start must be in 0\.\.2147483646 for 1 tokens; got 2147483648"),
         ({"window": 0}, r"window must be >= 1; got 0"),
         ({"ratio": -1}, r"ratio must be >= 0; got -1"),
     ],

@@ -72,7 +72,7 @@ def test_orders_of_threads_change_no_bit(
 @pytest.mark.parametrize("bad", [-1, 4, 2**31 - 1, -(2**31)])
 @pytest.mark.parametrize("n_tokens", [3, 20])
 def test_an_id_that_is_no_expert_makes_its_token_nan(
-    n_tokens: int, bad: int, simulator: str
+    n_tokens: int, bad: int, executor: str
 ) -> None:
     case = Case(n_tokens, 4, 2, 64, 32, MXFP4)
     inputs = make(case)
@@ -85,7 +85,7 @@ def test_an_id_that_is_no_expert_makes_its_token_nan(
 
 
 @pytest.mark.parametrize("bad", [-1, 4])
-def test_no_token_needs_to_have_an_expert(bad: int, simulator: str) -> None:
+def test_no_token_needs_to_have_an_expert(bad: int, executor: str) -> None:
     case = Case(9, 4, 2, 64, 32, MXFP4)
     inputs = make(case)
     inputs.ids[:] = bad
@@ -93,7 +93,7 @@ def test_no_token_needs_to_have_an_expert(bad: int, simulator: str) -> None:
 
 
 @pytest.mark.parametrize("bad", [-1, 2])
-def test_products_of_earlier_tokens_do_not_come_back(bad: int, simulator: str) -> None:
+def test_products_of_earlier_tokens_do_not_come_back(bad: int, executor: str) -> None:
     # The temporaries of the first 1024 tokens serve the last one, which has no products.
     case = Case(1025, 2, 1, 32, 32, MXFP4)
     inputs = make(case)

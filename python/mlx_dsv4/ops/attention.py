@@ -75,12 +75,12 @@ def attention(
         stream: Stream or device to run on.
 
     Returns:
-        ``[T, H, D]`` in the dtype of ``q``.
+        ``[T, H, D]`` in the dtype of ``q``; NaN for a token whose ``selected`` names a row that
+        it may not see.
 
     Raises:
         ValueError: a shape, dtype or number differs from the table above.
-        RuntimeError: at evaluation, D is more than 512 on the GPU; on the CPU, ``selected`` names
-            a row that its query may not see. A GPU kernel cannot raise: that token is NaN.
+        RuntimeError: at evaluation, D is more than 512 on the GPU.
 
     Twin: :func:`mlx_dsv4.reference.attention`.
     Source: DeepSeek-V4 technical report (arXiv 2606.19348), attention.

@@ -37,13 +37,11 @@ def experts(
         stream: Stream or device to run on.
 
     Returns:
-        ``[T, K]`` float32.
+        ``[T, K]`` float32; NaN for a token that has an id which is no expert.
 
     Raises:
         ValueError: a shape, dtype, format or number differs from the table above; at
             evaluation, a matrix is not row-contiguous.
-        RuntimeError: at evaluation on the CPU, an id is not an expert. A GPU kernel cannot raise:
-            it gives NaN to the token that has the id.
 
     Twin: :func:`mlx_dsv4.reference.experts`.
     Source: DeepSeek-V4 technical report (arXiv 2606.19348), section 2.1.
