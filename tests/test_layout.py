@@ -64,6 +64,7 @@ def test_every_op_has_a_reference_twin() -> None:
         "MappedFile",
         "cpu_kernels",
         "data_pointer",
+        "host_bytes",
         "kernel_device",
         "uninitialized",
     }

@@ -59,6 +59,10 @@ class CacheStateError(Dsv4Error, RuntimeError):
     """A cache is poisoned, or was asked for a step that does not start at its cursor."""
 
 
+class SnapshotError(Dsv4Error, ValueError):
+    """A snapshot or a saved cache is of another model, plan or row format, or its rows are gone."""
+
+
 class LogitsError(Dsv4Error, ArithmeticError):
     """Logits hold NaN: weights are damaged, or a token was outside the vocabulary."""
 

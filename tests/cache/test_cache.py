@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from mlx_dsv4.cache import Cache, plan_cache
+from mlx_dsv4.cache.buffers import Buffers
 from mlx_dsv4.config import V4_FLASH
 from mlx_dsv4.errors import AllocationError, CacheStateError, PlanError
 from mlx_dsv4.gguf.tiny import tiny_config
@@ -24,13 +25,13 @@ def test_held_bytes_are_the_planned_bytes() -> None:
 
 
 def test_a_mismatch_of_bytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Cache, "held_bytes", lambda self: 1)
+    monkeypatch.setattr(Buffers, "held_bytes", lambda self: 1)
     with pytest.raises(PlanError, match=r"planned \d+ bytes of cache, allocated 1"):
         Cache(plan_cache(CONFIG, 10))
 
 
 def test_too_little_memory_is_refused_before_allocating(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlx_dsv4.cache.cache.available_bytes", lambda: 1000)
+    monkeypatch.setattr("mlx_dsv4.cache.buffers.available_bytes", lambda: 1000)
     with pytest.raises(AllocationError, match=r"needs 7232045056 bytes; 1000 are available"):
         Cache(plan_cache(V4_FLASH, 1_048_576))
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_dsv4.cache import plan_cache, plan_span
+from mlx_dsv4.cache import grown_capacity, plan_cache, plan_span
 from mlx_dsv4.config import V4_FLASH
 from mlx_dsv4.errors import CacheStateError, PlanError
 
@@ -134,3 +134,26 @@ def test_calls_in_a_row_close_every_span_once(cuts: list[int]) -> None:
 def test_impossible_spans_are_refused(start: int, n_tokens: int, message: str) -> None:
     with pytest.raises(CacheStateError, match=message):
         span(start, n_tokens, 4)
+
+
+def test_a_snapshot_of_v4_flash_has_one_size_at_any_context() -> None:
+    for capacity_tokens in (128, 8192, 131_072, 1_048_576):
+        assert plan_cache(V4_FLASH, capacity_tokens).snapshot_bytes == 17_842_176
+    small = plan_cache(V4_FLASH, 1)  # one ring row
+    assert small.snapshot_bytes == 17_842_176 - 127 * 43 * 512 * 2
+
+
+@pytest.mark.parametrize(
+    ("capacity_tokens", "needed_tokens", "grown"),
+    [
+        (131_072, 98_000 + 8_192 - 1, 131_072),
+        (131_072, 131_000 + 8_192 - 1, 262_144),
+        (262_144, 510_000 + 32_768 - 1, 524_288),
+        (131_072, 131_072, 131_072),
+        (131_072, 131_073, 262_144),
+        (8_192, 8_193, 131_072),
+        (524_288, 600_000, 524_288),
+    ],
+)
+def test_capacity_grows_in_steps(capacity_tokens: int, needed_tokens: int, grown: int) -> None:
+    assert grown_capacity(capacity_tokens, needed_tokens, context=524_288) == grown

@@ -104,7 +104,7 @@ def test_too_little_memory_is_said_before_anything_is_made(
 ) -> None:
     from mlx_dsv4 import cli
 
-    monkeypatch.setattr("mlx_dsv4.cache.cache.available_bytes", lambda: 1000)
+    monkeypatch.setattr("mlx_dsv4.cache.buffers.available_bytes", lambda: 1000)
     monkeypatch.setattr(
         sys, "argv", ["mlx-dsv4", "generate", "--model", str(tiny), "--prompt", "x"]
     )

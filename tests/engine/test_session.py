@@ -178,7 +178,7 @@ def test_a_context_out_of_range_is_refused(engine: Engine, context: int) -> None
 def test_a_session_that_does_not_fit_is_refused(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mlx_dsv4.cache.cache.available_bytes", lambda: 10_000)
+    monkeypatch.setattr("mlx_dsv4.cache.buffers.available_bytes", lambda: 10_000)
     with pytest.raises(AllocationError, match="10000 are available"):
         engine.session(context=600)
 

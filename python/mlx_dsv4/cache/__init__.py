@@ -2,16 +2,28 @@
 
 from mlx_dsv4 import checked_backend  # noqa: F401 - before MLX is imported
 from mlx_dsv4.cache.cache import Cache, Step
+from mlx_dsv4.cache.fingerprint import Fingerprint
 from mlx_dsv4.cache.layer import LayerCache
-from mlx_dsv4.cache.plan import CachePlan, LayerPlan, SpanPlan, plan_cache, plan_span
+from mlx_dsv4.cache.plan import (
+    CachePlan,
+    LayerPlan,
+    SpanPlan,
+    grown_capacity,
+    plan_cache,
+    plan_span,
+)
+from mlx_dsv4.cache.snapshot import Snapshot
 
 __all__ = [
     "Cache",
     "CachePlan",
+    "Fingerprint",
     "LayerCache",
     "LayerPlan",
+    "Snapshot",
     "SpanPlan",
     "Step",
+    "grown_capacity",
     "plan_cache",
     "plan_span",
 ]

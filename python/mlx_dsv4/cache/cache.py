@@ -1,15 +1,21 @@
-"""The cache of one session: plan, work, commit."""
+"""The cache of one session: plan, work, commit; go back, branch, grow."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from weakref import ref
 
 import mlx.core as mx
 
+from mlx_dsv4.cache.buffers import Buffers
+from mlx_dsv4.cache.fingerprint import Fingerprint, differences
 from mlx_dsv4.cache.layer import LayerCache
 from mlx_dsv4.cache.plan import CachePlan, SpanPlan, plan_span
-from mlx_dsv4.errors import AllocationError, CacheStateError, PlanError
-from mlx_dsv4.memory import available_bytes
+from mlx_dsv4.cache.snapshot import Snapshot, freeze, thaw
+from mlx_dsv4.cache.timeline import Timeline
+from mlx_dsv4.errors import CacheStateError, SnapshotError
+
+Replay = Callable[[int, int], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,32 +32,36 @@ class Cache:
 
     A call is planned (pure), its work is submitted, then it is committed. A failure after work
     was submitted poisons the cache: part of the buffers may be written, so that it answers
-    nothing until :meth:`reset`.
+    nothing until :meth:`reset` or :meth:`restore`. One thread at a time may use a cache; caches
+    that share rows may be used by different threads.
 
     Args:
         plan: Sizes, from :func:`plan_cache`.
+        fingerprint: What the rows depend on besides the tokens; that of the plan alone if None.
+
+    Attributes:
+        plan: Sizes as they are; :meth:`grow` replaces it.
+        position: Tokens held, the cursor of the next call.
 
     Raises:
         AllocationError: the planned bytes are not available on this machine.
         PlanError: the buffers made do not add up to the planned bytes.
     """
 
-    def __init__(self, plan: CachePlan) -> None:
-        available = available_bytes()
-        if available is not None and plan.n_bytes > available:
-            raise AllocationError(
-                f"cache of {plan.capacity_tokens} tokens needs {plan.n_bytes} bytes; "
-                f"{available} are available on this machine: choose a smaller context"
-            )
+    def __init__(self, plan: CachePlan, fingerprint: Fingerprint | None = None) -> None:
+        self._settle(plan, fingerprint or Fingerprint(plan.config, plan.row_dtype))
+        self._move_to(Buffers(plan))
+
+    def _settle(self, plan: CachePlan, fingerprint: Fingerprint) -> None:
         self.plan = plan
-        self.layers = tuple(LayerCache(layer) for layer in plan.layers)
+        self.fingerprint = fingerprint
         self.position = 0
+        self._timeline = Timeline()
+        self._anchors: list[Snapshot] = []
         self._poison: str | None = None
-        self._submitted = self.handles()
-        mx.eval(self._submitted)
-        held = self.held_bytes()
-        if held != plan.n_bytes:
-            raise PlanError(f"planned {plan.n_bytes} bytes of cache, allocated {held}")
+        self._buffers: Buffers | None = None
+        # Of a branch that has not written yet: what is not in the buffers it reads.
+        self._frozen: Snapshot | None = None
 
     @property
     def capacity_tokens(self) -> int:
@@ -61,13 +71,24 @@ class Cache:
     def poisoned(self) -> bool:
         return self._poison is not None
 
+    @property
+    def layers(self) -> tuple[LayerCache, ...]:
+        """The buffers by layer. A branch gets its own ones here if it has none yet."""
+        self._own_buffers()
+        return self._held.layers
+
+    @property
+    def _held(self) -> Buffers:
+        assert self._buffers is not None
+        return self._buffers
+
     def held_bytes(self) -> int:
-        """Bytes of the buffers as they are, to compare with the plan."""
-        return sum(handle.nbytes for handle in self.handles())
+        """Bytes of the cache's own buffers; 0 for a branch that has not written yet."""
+        return 0 if self._frozen else self._held.held_bytes()
 
     def handles(self) -> list[mx.array]:
         """Every buffer of every layer."""
-        return [handle for layer in self.layers for handle in layer.handles()]
+        return [] if self._frozen else self._held.handles()
 
     def plan_step(self, n_tokens: int) -> Step:
         """Where a call of ``n_tokens`` tokens at the cursor writes; changes nothing.
@@ -84,18 +105,28 @@ class Cache:
                 window=layer.window,
                 ratio=layer.ratio,
             )
-            for layer in self.layers
+            for layer in self.plan.layers
         }
         return Step(self.position, n_tokens, spans)
 
     @contextmanager
     def step(self, n_tokens: int) -> Iterator[Step]:
-        """Plan, run the body, commit. Whatever the body raises poisons the cache first."""
+        """Plan, run the body, commit. Whatever the body raises poisons the cache first.
+
+        Raises:
+            CacheStateError: as :meth:`plan_step`.
+            AllocationError: this branch, or one whose rows would be overwritten, needs buffers
+                of its own and there is no memory for them; nothing has changed.
+        """
         step = self.plan_step(n_tokens)
+        self._own_buffers()
+        self._give_up_rows(step.start)
         try:
             yield step
         except BaseException as error:
             self.poison(f"{type(error).__name__} at positions {step.start}..: {error}")
+            # What was submitted may still write, and must not meet what a restore writes.
+            mx.synchronize(mx.default_stream(mx.default_device()))
             raise
         self.commit(step.start, n_tokens)
 
@@ -112,24 +143,234 @@ class Cache:
             raise CacheStateError(
                 f"a commit must end in {start + 1}..{self.capacity_tokens}; got {start + n_tokens}"
             )
+        self._timeline.cut(start)
         self.position += n_tokens
-        self._submitted = self.handles()
+        self._timeline.append(self.position)
+        self._held.submitted = self.handles()
 
     def poison(self, reason: str) -> None:
-        """Declare the buffers unusable; the first reason is kept."""
+        """Declare the buffers unusable from the cursor on; the first reason is kept."""
         self._poison = self._poison or reason
+        self._timeline.cut(self.position)
 
     def reset(self) -> None:
         """Forget every token: position 0, values 0, scores -inf, not poisoned."""
-        # Work in flight may still write; what a failed call built was never submitted.
-        mx.eval(self._submitted)
-        for layer in self.layers:
+        if self._frozen:
+            self._move_to(Buffers(self.plan), keep_tokens=False)
+        self._held.abandon()
+        self._poison = "a reset was interrupted"
+        for layer in self._held.layers:
             layer.reset()
-        self._submitted = self.handles()
-        mx.eval(self._submitted)
         self.position = 0
         self._poison = None
 
+    def snapshot(self) -> Snapshot:
+        """This position as an immutable value of ``plan.snapshot_bytes`` bytes.
+
+        Waits for what is in flight, then copies those bytes, whatever the context.
+
+        Raises:
+            CacheStateError: the cache is poisoned.
+        """
+        self._check_usable()
+        mark = self._timeline.mark(self.position)
+        with self._held.lock:
+            if self._frozen:
+                return replace(self._frozen, mark=mark)
+        try:
+            self._held.wait()
+        except BaseException as error:
+            self.poison(f"{type(error).__name__} before position {self.position}: {error}")
+            raise
+        data = freeze(self._held.layers, self.position)
+        return Snapshot(self.position, self.fingerprint, mark, self.plan.window, data)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back, or forward again, to a snapshot of this cache; clears poison.
+
+        Rows after its position become invisible, and are overwritten by what is appended next.
+
+        Raises:
+            SnapshotError: of another model, plan or row format; of another cache; or tokens were
+                appended since from a position before it. Nothing has changed.
+        """
+        self._check_holds(snapshot)
+        with self._held.lock:
+            if self._frozen:
+                self._frozen = snapshot
+            else:
+                self._held.abandon()
+                self._poison = "a restore was interrupted"
+                self._thaw(snapshot, self._held)
+            self.position = snapshot.position
+            self._poison = None
+
+    def branch(self, snapshot: Snapshot) -> "Cache":
+        """A second cache that continues from a snapshot of this one.
+
+        Neither sees what the other appends. Closed rows before the snapshot are shared until one
+        of them must write to them: the branch copies them when it first appends, or when this
+        cache goes back before the snapshot and appends. If this cache is gone by then, the branch
+        takes its buffers over and copies nothing.
+
+        Raises:
+            SnapshotError: as :meth:`restore`; nothing has changed.
+        """
+        self._check_holds(snapshot)
+        other = Cache.__new__(Cache)
+        other._settle(self.plan, self.fingerprint)
+        with self._held.lock:
+            other._buffers = self._held
+            other._frozen = snapshot
+            other._timeline = self._timeline.fork(snapshot.position)
+            other.position = snapshot.position
+            self._held.readers.add(other)
+        return other
+
+    def grow(self, capacity_tokens: int) -> None:
+        """Move to buffers for more tokens; snapshots and anchors stay valid.
+
+        Copies the window, the states and the rows of closed spans. Until all of that has
+        succeeded the cache stays as it was; both sets of buffers exist meanwhile.
+
+        Args:
+            capacity_tokens: At least the present one, which changes nothing.
+
+        Raises:
+            CacheStateError: the cache is poisoned.
+            PlanError: less than the present capacity, or more than the model's context.
+            AllocationError: the planned bytes are not available.
+        """
+        self._check_usable()
+        plan = self.plan.grown(capacity_tokens)
+        if plan.capacity_tokens > self.capacity_tokens:
+            self._move_to(Buffers(plan))
+
+    @property
+    def anchors(self) -> tuple[Snapshot, ...]:
+        """The positions that :meth:`rewind` can return to, ascending."""
+        self._anchors = [kept for kept in self._anchors if self._timeline.holds(kept.mark)]
+        return tuple(self._anchors)
+
+    def anchor(self) -> Snapshot:
+        """Keep a snapshot of this position for :meth:`rewind`.
+
+        Raises:
+            CacheStateError: the cache is poisoned.
+        """
+        self._check_usable()
+        kept = {snapshot.position: snapshot for snapshot in self.anchors}
+        if self.position not in kept:
+            kept[self.position] = self.snapshot()
+        self._anchors = sorted(kept.values(), key=lambda snapshot: snapshot.position)
+        return kept[self.position]
+
+    def drop_anchor(self, position: int) -> None:
+        """Let go of the anchor at ``position``, if there is one."""
+        self._anchors = [kept for kept in self._anchors if kept.position != position]
+
+    def rewind(self, position: int, replay: Replay | None = None) -> None:
+        """Go back to exactly ``position``, by an anchor at or before it.
+
+        Args:
+            position: 0 to the present one.
+            replay: Called as ``replay(start, end)`` to append the tokens ``[start, end)`` again
+                if the anchor is before ``position``:
+                ``lambda start, end: model.prefill(tokens[start:end], cache)``.
+
+        Raises:
+            CacheStateError: no anchor lets it go there; the cursor is as it was.
+        """
+        if not 0 <= position <= self.position:
+            raise CacheStateError(
+                f"rewind needs a position in 0..{self.position}, the cursor; got {position}"
+            )
+        if position == self.position and not self.poisoned:
+            return
+        before = [kept for kept in self.anchors if kept.position <= position]
+        if not before and position > 0:
+            kept = ", ".join(str(kept.position) for kept in self.anchors) or "none"
+            raise CacheStateError(
+                f"rewind to {position} needs an anchor at or before it; anchors are at {kept}"
+            )
+        reached = before[-1].position if before else 0
+        if reached < position and replay is None:
+            raise CacheStateError(
+                f"rewind to {position} needs an anchor there, or `replay` to append "
+                f"{reached}..{position} again: the nearest anchor is at {reached}"
+            )
+        if before:
+            self.restore(before[-1])
+        else:
+            self.reset()
+        if reached < position and replay is not None:
+            replay(reached, position)
+            if self.position != position:
+                raise CacheStateError(
+                    f"replay({reached}, {position}) must end at {position}; got {self.position}"
+                )
+
     def _check_usable(self) -> None:
         if self._poison is not None:
-            raise CacheStateError(f"cache is poisoned ({self._poison}); reset it to go on")
+            raise CacheStateError(
+                f"cache is poisoned ({self._poison}); reset it or restore a snapshot to go on"
+            )
+
+    def _check_holds(self, snapshot: Snapshot) -> None:
+        if snapshot.fingerprint != self.fingerprint:
+            wrong = differences(self.fingerprint.fields(), snapshot.fingerprint.fields())
+            raise SnapshotError(f"snapshot is of another cache: {'; '.join(wrong)}")
+        if not self._timeline.holds(snapshot.mark):
+            raise SnapshotError(
+                f"the rows before the snapshot's position {snapshot.position} must still be in "
+                f"this cache; it is a snapshot of another one, or tokens were appended since from "
+                f"an earlier position"
+            )
+
+    def _own_buffers(self) -> None:
+        """Make sure that this cache is the one that writes to its buffers."""
+        with self._held.lock:
+            if self._frozen is None:
+                return
+            if self._held.only_reader_is(self):
+                self._held.abandon()
+                self._thaw(self._frozen, self._held)
+                self._enter(self._held)
+            else:
+                self._move_to(Buffers(self.plan))
+
+    def _give_up_rows(self, position: int) -> None:
+        """Before rows from ``position`` on are overwritten: branches that read them copy them."""
+        with self._held.lock:
+            for branch in list(self._held.readers):
+                if branch.position > position:
+                    branch._own_buffers()
+        self._timeline.cut(position)
+
+    def _move_to(self, target: Buffers, *, keep_tokens: bool = True) -> None:
+        """Leave the present buffers for empty ones, with what is held or without."""
+        source = self._buffers
+        if source is not None:
+            with source.lock:
+                if keep_tokens:
+                    snapshot = self._frozen or self.snapshot()
+                    target.copy_closed_rows(source, self.position)
+                    self._thaw(snapshot, target)
+                source.readers.discard(self)
+                if not self._frozen:
+                    source.owner = None
+        self._enter(target)
+
+    def _enter(self, buffers: Buffers) -> None:
+        buffers.readers.discard(self)
+        buffers.owner = ref(self)
+        self.plan = buffers.plan
+        self._buffers = buffers
+        self._frozen = None
+
+    @staticmethod
+    def _thaw(snapshot: Snapshot, target: Buffers) -> None:
+        thaw(snapshot.data, snapshot.window, target.layers, snapshot.position)
+        for layer in target.layers:
+            layer.drop_handles()
+        target.submitted = []

@@ -10,6 +10,9 @@ WINDOW = 128
 RATIOS = (0, 4, 128)
 INDEXER_RATIO = 4  # the ratio whose layers choose among their compressed rows
 ROW_BYTES = {"bfloat16": 2, "float32": 4}
+STATE_PARTS = ("value", "score")
+STATE_NAMES = {f"{kind}_{part}" for kind in ("compressor", "indexer") for part in STATE_PARTS}
+GROWTH_TOKENS = 131_072
 MAX_BYTES = 2**48  # what the address space of today's machines holds
 
 
@@ -42,11 +45,19 @@ class LayerPlan:
     def n_bytes(self) -> int:
         return sum(buffer.n_bytes for buffer in self.buffers)
 
+    @property
+    def snapshot_bytes(self) -> int:
+        """Bytes of the ring and the states, whatever the context."""
+        rows = [b for b in self.buffers if b.name not in STATE_NAMES]
+        ring_bytes = rows[0].n_bytes // rows[0].shape[0] * self.window
+        return ring_bytes + self.n_bytes - sum(b.n_bytes for b in rows)
+
 
 @dataclass(frozen=True, slots=True)
 class CachePlan:
     """Every buffer of a cache of ``capacity_tokens`` tokens."""
 
+    config: ModelConfig
     capacity_tokens: int
     row_dtype: str
     layers: tuple[LayerPlan, ...]
@@ -54,6 +65,43 @@ class CachePlan:
     @property
     def n_bytes(self) -> int:
         return sum(layer.n_bytes for layer in self.layers)
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Bytes of a snapshot at any position."""
+        return sum(layer.snapshot_bytes for layer in self.layers)
+
+    @property
+    def window(self) -> int:
+        """Ring rows of every layer."""
+        return self.layers[0].window
+
+    def grown(self, capacity_tokens: int) -> "CachePlan":
+        """The plan of the same cache for more tokens.
+
+        Raises:
+            PlanError: fewer tokens than planned here, or more than the model's context.
+        """
+        if capacity_tokens < self.capacity_tokens:
+            raise PlanError(
+                f"a cache grows: capacity must be at least {self.capacity_tokens} tokens; "
+                f"got {capacity_tokens}"
+            )
+        return plan_cache(self.config, capacity_tokens, row_dtype=self.row_dtype)
+
+
+def grown_capacity(capacity_tokens: int, needed_tokens: int, *, context: int) -> int:
+    """The capacity for ``needed_tokens``: steps of 131,072 tokens, up to the serving context.
+
+    Args:
+        capacity_tokens: Of the cache as it is; kept if it suffices.
+        needed_tokens: Positions that will be written: prompt + max_tokens - 1.
+        context: Most tokens that are served; what is needed beyond it is not granted.
+    """
+    if needed_tokens <= capacity_tokens:
+        return capacity_tokens
+    steps = -(-needed_tokens // GROWTH_TOKENS)
+    return max(capacity_tokens, min(steps * GROWTH_TOKENS, context))
 
 
 def compressor_state_shape(ratio: int, dim: int) -> tuple[int, int]:
@@ -79,7 +127,7 @@ def plan_cache(
         _plan_layer(config, index, ratio, capacity_tokens, row_dtype)
         for index, ratio in enumerate(config.ratios)
     )
-    plan = CachePlan(capacity_tokens, row_dtype, layers)
+    plan = CachePlan(config, capacity_tokens, row_dtype, layers)
     if plan.n_bytes > MAX_BYTES:
         raise PlanError(
             f"cache of {capacity_tokens} tokens needs {plan.n_bytes} bytes; "
@@ -122,9 +170,6 @@ def _plan_layer(
         buffers += [BufferPlan("indexer_kv", (n_rows, config.indexer_dim), row_dtype)]
         buffers += [BufferPlan(f"indexer_{part}", shape, "float32") for part in STATE_PARTS]
     return LayerPlan(ratio, window, tuple(buffers))
-
-
-STATE_PARTS = ("value", "score")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from os import PathLike, fsencode
 
 import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
 
 from mlx_dsv4 import _ext
 
@@ -24,6 +26,28 @@ def uninitialized(shape: Sequence[int], dtype: mx.Dtype) -> mx.array:
 def data_pointer(array: mx.array) -> int:
     """Address of an evaluated array's first element; equal addresses mean no copy was made."""
     return _ext.data_pointer(array)
+
+
+def host_bytes(array: mx.array) -> NDArray[np.uint8]:
+    """The memory of an evaluated array as bytes: what is written there is in the array.
+
+    It is for held buffers while no work on them is in flight. The memory lives as long as either.
+
+    Args:
+        array: ``[N, D]`` of any dtype, row-contiguous.
+
+    Returns:
+        ``[N, row bytes]`` uint8, writable.
+
+    Raises:
+        ValueError: the array is still to be computed, or MLX would copy it.
+    """
+    address = data_pointer(array)
+    view = mx.view(array, mx.uint8, stream=mx.cpu)
+    mx.eval(view)
+    if array.size and data_pointer(view) != address:
+        raise ValueError("[host_bytes] array must be row-contiguous; got one with gaps")
+    return np.asarray(view)
 
 
 class MappedFile:
