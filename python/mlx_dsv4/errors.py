@@ -63,6 +63,10 @@ class SnapshotError(Dsv4Error, ValueError):
     """A snapshot or a saved cache is of another model, plan or row format, or its rows are gone."""
 
 
+class BudgetError(Dsv4Error, ValueError):
+    """A saved cache is larger than all that its store may hold."""
+
+
 class LogitsError(Dsv4Error, ArithmeticError):
     """Logits hold NaN: weights are damaged, or a token was outside the vocabulary."""
 

@@ -12,18 +12,25 @@ from mlx_dsv4.cache.plan import (
     plan_cache,
     plan_span,
 )
+from mlx_dsv4.cache.saved import SavedCache, SavedFile, load_cache, save_cache
 from mlx_dsv4.cache.snapshot import Snapshot
+from mlx_dsv4.cache.store import CacheStore
 
 __all__ = [
     "Cache",
     "CachePlan",
+    "CacheStore",
     "Fingerprint",
     "LayerCache",
     "LayerPlan",
+    "SavedCache",
+    "SavedFile",
     "Snapshot",
     "SpanPlan",
     "Step",
     "grown_capacity",
+    "load_cache",
     "plan_cache",
     "plan_span",
+    "save_cache",
 ]

@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 from weakref import ref
 
 import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
 
+from mlx_dsv4.cache.anchors import Anchors
 from mlx_dsv4.cache.buffers import Buffers
 from mlx_dsv4.cache.fingerprint import Fingerprint, differences
 from mlx_dsv4.cache.layer import LayerCache
@@ -57,7 +60,7 @@ class Cache:
         self.fingerprint = fingerprint
         self.position = 0
         self._timeline = Timeline()
-        self._anchors: list[Snapshot] = []
+        self._anchors = Anchors()
         self._poison: str | None = None
         self._buffers: Buffers | None = None
         # Of a branch that has not written yet: what is not in the buffers it reads.
@@ -182,8 +185,8 @@ class Cache:
         except BaseException as error:
             self.poison(f"{type(error).__name__} before position {self.position}: {error}")
             raise
-        data = freeze(self._held.layers, self.position)
-        return Snapshot(self.position, self.fingerprint, mark, self.plan.window, data)
+        data = freeze(self._held.layers, self.position, self.plan.snapshot_bytes)
+        return Snapshot(self.position, self.fingerprint, mark, data)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back, or forward again, to a snapshot of this cache; clears poison.
@@ -194,14 +197,14 @@ class Cache:
             SnapshotError: of another model, plan or row format; of another cache; or tokens were
                 appended since from a position before it. Nothing has changed.
         """
-        self._check_holds(snapshot)
+        self.check_holds(snapshot)
         with self._held.lock:
             if self._frozen:
                 self._frozen = snapshot
             else:
                 self._held.abandon()
                 self._poison = "a restore was interrupted"
-                self._thaw(snapshot, self._held)
+                self._thaw(snapshot.data, self._held, snapshot.position)
             self.position = snapshot.position
             self._poison = None
 
@@ -216,7 +219,7 @@ class Cache:
         Raises:
             SnapshotError: as :meth:`restore`; nothing has changed.
         """
-        self._check_holds(snapshot)
+        self.check_holds(snapshot)
         other = Cache.__new__(Cache)
         other._settle(self.plan, self.fingerprint)
         with self._held.lock:
@@ -249,8 +252,7 @@ class Cache:
     @property
     def anchors(self) -> tuple[Snapshot, ...]:
         """The positions that :meth:`rewind` can return to, ascending."""
-        self._anchors = [kept for kept in self._anchors if self._timeline.holds(kept.mark)]
-        return tuple(self._anchors)
+        return self._anchors.ascending(self._timeline)
 
     def anchor(self) -> Snapshot:
         """Keep a snapshot of this position for :meth:`rewind`.
@@ -258,28 +260,26 @@ class Cache:
         Raises:
             CacheStateError: the cache is poisoned.
         """
-        self._check_usable()
-        kept = {snapshot.position: snapshot for snapshot in self.anchors}
-        if self.position not in kept:
-            kept[self.position] = self.snapshot()
-        self._anchors = sorted(kept.values(), key=lambda snapshot: snapshot.position)
-        return kept[self.position]
+        snapshot = self.snapshot()
+        self._anchors.keep(snapshot)
+        return snapshot
 
     def drop_anchor(self, position: int) -> None:
         """Let go of the anchor at ``position``, if there is one."""
-        self._anchors = [kept for kept in self._anchors if kept.position != position]
+        self._anchors.drop(position)
 
     def rewind(self, position: int, replay: Replay | None = None) -> None:
         """Go back to exactly ``position``, by an anchor at or before it.
 
         Args:
-            position: 0 to the present one.
+            position: 0 to the present one. 0 needs no anchor.
             replay: Called as ``replay(start, end)`` to append the tokens ``[start, end)`` again
                 if the anchor is before ``position``:
                 ``lambda start, end: model.prefill(tokens[start:end], cache)``.
 
         Raises:
-            CacheStateError: no anchor lets it go there; the cursor is as it was.
+            CacheStateError: no anchor lets it go there, and nothing has changed; or ``replay``
+                ended elsewhere.
         """
         if not 0 <= position <= self.position:
             raise CacheStateError(
@@ -287,23 +287,13 @@ class Cache:
             )
         if position == self.position and not self.poisoned:
             return
-        before = [kept for kept in self.anchors if kept.position <= position]
-        if not before and position > 0:
-            kept = ", ".join(str(kept.position) for kept in self.anchors) or "none"
-            raise CacheStateError(
-                f"rewind to {position} needs an anchor at or before it; anchors are at {kept}"
-            )
-        reached = before[-1].position if before else 0
-        if reached < position and replay is None:
-            raise CacheStateError(
-                f"rewind to {position} needs an anchor there, or `replay` to append "
-                f"{reached}..{position} again: the nearest anchor is at {reached}"
-            )
-        if before:
-            self.restore(before[-1])
-        else:
+        anchor = self._anchors.before(position, self._timeline, exactly=replay is None)
+        if anchor is None:
             self.reset()
-        if reached < position and replay is not None:
+        else:
+            self.restore(anchor)
+        reached = self.position
+        if replay is not None and reached < position:
             replay(reached, position)
             if self.position != position:
                 raise CacheStateError(
@@ -316,7 +306,12 @@ class Cache:
                 f"cache is poisoned ({self._poison}); reset it or restore a snapshot to go on"
             )
 
-    def _check_holds(self, snapshot: Snapshot) -> None:
+    def check_holds(self, snapshot: Snapshot) -> None:
+        """Refuse a snapshot that this cache cannot continue from.
+
+        Raises:
+            SnapshotError: as :meth:`restore`.
+        """
         if snapshot.fingerprint != self.fingerprint:
             wrong = differences(self.fingerprint.fields(), snapshot.fingerprint.fields())
             raise SnapshotError(f"snapshot is of another cache: {'; '.join(wrong)}")
@@ -327,6 +322,26 @@ class Cache:
                 f"an earlier position"
             )
 
+    def closed_rows(self, position: int) -> list[dict[str, NDArray[np.uint8]]]:
+        """The memory of closed spans' rows by layer and kind; see :meth:`LayerCache.closed`.
+
+        They do not change while nobody goes back before ``position`` and appends.
+        """
+        return [layer.closed(position) for layer in self._held.layers]
+
+    def begin_at(self, position: int, data: NDArray[np.uint8]) -> None:
+        """Continue at a position whose rows were put into the memory of :meth:`closed_rows`.
+
+        Args:
+            position: Tokens held from here on.
+            data: As in a :class:`Snapshot`.
+        """
+        self.reset()
+        self._thaw(data, self._held, position)
+        self._timeline = Timeline()
+        self._timeline.append(position)
+        self.position = position
+
     def _own_buffers(self) -> None:
         """Make sure that this cache is the one that writes to its buffers."""
         with self._held.lock:
@@ -334,7 +349,7 @@ class Cache:
                 return
             if self._held.only_reader_is(self):
                 self._held.abandon()
-                self._thaw(self._frozen, self._held)
+                self._thaw(self._frozen.data, self._held, self.position)
                 self._enter(self._held)
             else:
                 self._move_to(Buffers(self.plan))
@@ -355,7 +370,7 @@ class Cache:
                 if keep_tokens:
                     snapshot = self._frozen or self.snapshot()
                     target.copy_closed_rows(source, self.position)
-                    self._thaw(snapshot, target)
+                    self._thaw(snapshot.data, target, self.position)
                 source.readers.discard(self)
                 if not self._frozen:
                     source.owner = None
@@ -369,8 +384,8 @@ class Cache:
         self._frozen = None
 
     @staticmethod
-    def _thaw(snapshot: Snapshot, target: Buffers) -> None:
-        thaw(snapshot.data, snapshot.window, target.layers, snapshot.position)
+    def _thaw(data: NDArray[np.uint8], target: Buffers, position: int) -> None:
+        thaw(data, target.layers, position)
         for layer in target.layers:
             layer.drop_handles()
         target.submitted = []

@@ -1,7 +1,10 @@
 """What rows depend on besides the tokens."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+
+from xxhash import xxh3_128
 
 from mlx_dsv4.config import ModelConfig
 
@@ -34,6 +37,10 @@ class Fingerprint:
             for name, value in fields["config"].items()
         }
         return fields | {"config": config}
+
+    def digest(self) -> str:
+        """A short name for all of it."""
+        return xxh3_128(json.dumps(self.fields(), sort_keys=True).encode()).hexdigest()
 
 
 def differences(

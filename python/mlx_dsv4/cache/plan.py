@@ -47,10 +47,20 @@ class LayerPlan:
 
     @property
     def snapshot_bytes(self) -> int:
-        """Bytes of the ring and the states, whatever the context."""
-        rows = [b for b in self.buffers if b.name not in STATE_NAMES]
-        ring_bytes = rows[0].n_bytes // rows[0].shape[0] * self.window
-        return ring_bytes + self.n_bytes - sum(b.n_bytes for b in rows)
+        """Bytes of a whole window and the states, whatever the capacity."""
+        ring = self.buffers[0]
+        states = sum(b.n_bytes for b in self.buffers if b.name in STATE_NAMES)
+        return WINDOW * ring.shape[1] * ROW_BYTES[ring.dtype] + states
+
+    def closed_bytes(self, position: int) -> dict[str, int]:
+        """Bytes of the rows of closed spans after ``position`` tokens, by kind."""
+        n_rows = position // self.ratio if self.ratio else 0
+        kinds = {"attention_kv": "compressed", "indexer_kv": "indexer"}
+        return {
+            kinds[b.name]: n_rows * b.shape[1] * ROW_BYTES[b.dtype]
+            for b in self.buffers
+            if b.name in kinds
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +78,8 @@ class CachePlan:
 
     @property
     def snapshot_bytes(self) -> int:
-        """Bytes of a snapshot at any position."""
+        """Bytes of a snapshot at any position and capacity."""
         return sum(layer.snapshot_bytes for layer in self.layers)
-
-    @property
-    def window(self) -> int:
-        """Ring rows of every layer."""
-        return self.layers[0].window
 
     def grown(self, capacity_tokens: int) -> "CachePlan":
         """The plan of the same cache for more tokens.

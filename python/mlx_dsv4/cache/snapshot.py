@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from mlx_dsv4.cache.fingerprint import Fingerprint
 from mlx_dsv4.cache.layer import LayerCache
+from mlx_dsv4.cache.plan import WINDOW
 from mlx_dsv4.cache.timeline import Mark
 
 
@@ -22,15 +23,14 @@ class Snapshot:
         position: Tokens that the cache held.
         fingerprint: Of the cache.
         mark: The position on the cache's timeline.
-        window: Ring rows of each layer in ``data``.
-        data: ``[n_bytes]`` uint8, read-only: for each layer the window rows, then the values and
-            scores of its states.
+        data: ``[n_bytes]`` uint8, read-only: for each layer a whole window of rows, slot by slot,
+            then its states (``compressor_score``, ``compressor_value``, ``indexer_score``,
+            ``indexer_value``, as far as it has them). Slots that no token has reached are zero.
     """
 
     position: int
     fingerprint: Fingerprint = field(repr=False)
     mark: Mark = field(repr=False)
-    window: int = field(repr=False)
     data: NDArray[np.uint8] = field(repr=False)
 
     @property
@@ -38,45 +38,35 @@ class Snapshot:
         return self.data.nbytes
 
 
-def freeze(layers: tuple[LayerCache, ...], position: int) -> NDArray[np.uint8]:
-    """The fixed part of layers at a position, as one read-only array.
-
-    Slots of the ring that no token has reached are zero.
-    """
-    sizes = [part.nbytes for layer in layers for part in layer.fixed]
-    data = np.empty(sum(sizes), np.uint8)
+def freeze(layers: tuple[LayerCache, ...], position: int, n_bytes: int) -> NDArray[np.uint8]:
+    """The ring and the states of layers at a position: ``data`` of a snapshot."""
+    data = np.empty(n_bytes, np.uint8)
     at = 0
     for layer in layers:
         ring, *states = layer.fixed
         filled = min(position, layer.window) * ring.shape[1]
         data[at : at + filled] = ring.reshape(-1)[:filled]
-        data[at + filled : at + ring.nbytes] = 0
-        at += ring.nbytes
+        data[at + filled : at + WINDOW * ring.shape[1]] = 0
+        at += WINDOW * ring.shape[1]
         for state in states:
             data[at : at + state.nbytes] = state.reshape(-1)
             at += state.nbytes
+    assert at == n_bytes
     data.flags.writeable = False
     return data
 
 
-def thaw(
-    data: NDArray[np.uint8], window: int, layers: tuple[LayerCache, ...], position: int
-) -> None:
-    """Put the fixed part back, into layers whose ring may be shorter or longer.
+def thaw(data: NDArray[np.uint8], layers: tuple[LayerCache, ...], position: int) -> None:
+    """Put what :func:`freeze` took back into layers, whose ring may have another length.
 
-    Args:
-        data: From :func:`freeze`.
-        window: Ring rows in ``data``. Where they differ from the layers', no position has
-            reached the end of either ring.
-        layers: Written in place.
-        position: That ``data`` was frozen at.
+    Rings are shorter than a window only where the capacity is, so that no token is in two slots.
     """
     at = 0
     for layer in layers:
         ring, *states = layer.fixed
         n_rows, row_bytes = min(position, layer.window), ring.shape[1]
         ring[:n_rows] = data[at : at + n_rows * row_bytes].reshape(n_rows, row_bytes)
-        at += window * row_bytes
+        at += WINDOW * row_bytes
         for state in states:
             state[:] = data[at : at + state.nbytes].reshape(state.shape)
             at += state.nbytes

@@ -2,12 +2,22 @@
 
 import operator
 from collections.abc import Sequence
+from functools import cached_property
+from os import PathLike
 from typing import Literal
 
 import mlx.core as mx
 
 from mlx_dsv4 import ops
-from mlx_dsv4.cache import Cache, CachePlan, Step, plan_cache
+from mlx_dsv4.cache import (
+    Cache,
+    CachePlan,
+    Fingerprint,
+    SavedCache,
+    Step,
+    load_cache,
+    plan_cache,
+)
 from mlx_dsv4.config import ModelConfig
 from mlx_dsv4.errors import PromptError, UnsupportedModelError
 from mlx_dsv4.model.attention import ROUND_TRIPS, Attention
@@ -64,6 +74,17 @@ class Model:
         """Sizes of a cache for this model; see :func:`mlx_dsv4.cache.plan_cache`."""
         return plan_cache(self.config, capacity_tokens, row_dtype=row_dtype)
 
+    def fingerprint(self, *, row_dtype: str = "bfloat16") -> Fingerprint:
+        """What rows of this model depend on besides the tokens."""
+        return Fingerprint(
+            config=self.config,
+            row_format=row_dtype,
+            numerics=self.numerics,
+            arithmetic=f"{self.device.type.name} {ops.ARITHMETIC}",
+            model=self._weights_digest,
+            tokenizer=self._weights.vocabulary,
+        )
+
     def make_cache(self, capacity_tokens: int, *, row_dtype: str = "bfloat16") -> Cache:
         """An empty cache for ``capacity_tokens`` tokens of one session.
 
@@ -71,7 +92,24 @@ class Model:
             PlanError: no cache can be planned for these numbers.
             AllocationError: it does not fit in memory.
         """
-        return Cache(self.plan_cache(capacity_tokens, row_dtype=row_dtype))
+        plan = self.plan_cache(capacity_tokens, row_dtype=row_dtype)
+        return Cache(plan, self.fingerprint(row_dtype=row_dtype))
+
+    def load_cache(
+        self, path: str | PathLike[str], capacity_tokens: int, *, row_dtype: str = "bfloat16"
+    ) -> SavedCache:
+        """A cache of this model from a file; see :func:`mlx_dsv4.cache.load_cache`.
+
+        Args:
+            path: Of a file from :func:`mlx_dsv4.cache.save_cache`.
+            capacity_tokens: As in :meth:`make_cache`; at least what the file holds.
+            row_dtype: As in :meth:`make_cache`; that of the file.
+
+        Raises:
+            OSError, FileFormatError, SnapshotError, PlanError, AllocationError: as there.
+        """
+        plan = self.plan_cache(capacity_tokens, row_dtype=row_dtype)
+        return load_cache(path, plan, self.fingerprint(row_dtype=row_dtype))
 
     def prefill(self, tokens: Sequence[int], cache: Cache) -> mx.array:
         """Append one or more tokens at the cache's cursor, wherever it stands.
@@ -131,6 +169,10 @@ class Model:
                 hyper_eps=self.config.hyper_eps,
             )
             return self._weights.output(x)
+
+    @cached_property
+    def _weights_digest(self) -> str:
+        return self._weights.digest()
 
     @staticmethod
     def last_token_state(state: mx.array) -> mx.array:

@@ -1,9 +1,11 @@
 """Weights of a model: matrices stay in the file, packed; small tensors become float32 arrays."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 
 import mlx.core as mx
 import numpy as np
+from xxhash import xxh3_128
 
 from mlx_dsv4 import ops
 from mlx_dsv4.config import ModelConfig
@@ -15,6 +17,8 @@ from mlx_dsv4.gguf import (
     dequantize,
     expected_tensors,
 )
+
+SAMPLE_BYTES = 4096  # of each tensor: the page that is read anyway when it is first used
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,28 @@ class Weights:
     layers: tuple[LayerWeights, ...]
     head: HyperWeights
     output: Matrix
+    vocabulary: str  # digest of what the file says of its tokenizer
+
+    def digest(self) -> str:
+        """Tells models of equal numbers apart: hashes the first bytes of every tensor."""
+        digest = xxh3_128()
+        for array, kind in _arrays((self.embedding, self.layers, self.head, self.output)):
+            digest.update(f"{kind} {array.shape}".encode())
+            digest.update(np.asarray(array).reshape(-1).view(np.uint8)[:SAMPLE_BYTES].data)
+        return digest.hexdigest()
+
+
+def _arrays(part: object) -> Iterator[tuple[mx.array, str]]:
+    """Every array of nested weights, in their order, and how its elements are stored."""
+    if isinstance(part, Matrix):
+        yield part.data, part.format
+    elif isinstance(part, mx.array):
+        yield part, str(part.dtype)
+    elif isinstance(part, tuple):
+        for inner in part:
+            yield from _arrays(inner)
+    elif is_dataclass(part):
+        yield from _arrays(tuple(getattr(part, field.name) for field in fields(part)))
 
 
 def load_weights(file: GGUFFile) -> Weights:
@@ -141,6 +167,13 @@ def load_weights(file: GGUFFile) -> Weights:
     return _Binder(file, config).bind()
 
 
+def _vocabulary_digest(metadata: Mapping[str, object]) -> str:
+    digest = xxh3_128()
+    for key in sorted(key for key in metadata if key.startswith("tokenizer.ggml.")):
+        digest.update(f"{key} {metadata[key]!r}".encode())
+    return digest.hexdigest()
+
+
 class _Binder:
     """Turns the names of a checked file into the dataclasses above."""
 
@@ -157,6 +190,7 @@ class _Binder:
             layers=tuple(self.layer(index) for index in range(self.config.layers)),
             head=self.hyper("output_hc", "output_norm.weight"),
             output=self.matrix("output.weight"),
+            vocabulary=_vocabulary_digest(self.file.metadata),
         )
 
     def matrix(self, name: str, *, bank_of_one: bool = False) -> Matrix:

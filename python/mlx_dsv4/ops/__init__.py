@@ -6,13 +6,20 @@ from mlx_dsv4.ops.compressor import compressor_append
 from mlx_dsv4.ops.experts import experts
 from mlx_dsv4.ops.hyper import hyper_head, hyper_post, hyper_pre
 from mlx_dsv4.ops.indexer import indexer_queries, indexer_scores, indexer_select, indexer_topk
-from mlx_dsv4.ops.machine import CpuKernels, DeviceChoice, cpu_kernels, kernel_device
+from mlx_dsv4.ops.machine import (
+    ARITHMETIC,
+    CpuKernels,
+    DeviceChoice,
+    cpu_kernels,
+    kernel_device,
+)
 from mlx_dsv4.ops.matmul import embed, matmul
 from mlx_dsv4.ops.memory import MappedFile, data_pointer, host_bytes, uninitialized
 from mlx_dsv4.ops.route import route_hashed, route_scored
 from mlx_dsv4.ops.window import window_rows, window_write
 
 __all__ = [
+    "ARITHMETIC",
     "CpuKernels",
     "DeviceChoice",
     "MappedFile",

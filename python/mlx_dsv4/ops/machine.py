@@ -8,6 +8,9 @@ import mlx.core as mx
 from mlx_dsv4 import _ext
 from mlx_dsv4.errors import DeviceError
 
+# Raised by whatever changes a bit of what a kernel computes: rows saved before are refused then.
+ARITHMETIC = 1
+
 DeviceChoice = Literal["auto", "cpu", "gpu"]
 
 
