@@ -163,7 +163,7 @@ class SectionFile:
             at += piece.nbytes
         if digest.hexdigest() != section.digest:
             raise self._error(
-                f"section {name!r} is damaged: its digest must be {section.digest}; "
+                f"section {name!r} is damaged: its xxh3_128 must be {section.digest}; "
                 f"got {digest.hexdigest()}"
             )
 
@@ -234,8 +234,11 @@ class SectionFile:
         try:
             for entry in self.fields.pop("sections"):
                 n_bytes = entry["n_bytes"]
-                if type(n_bytes) is not int or n_bytes < 0 or entry["name"] in sections:
+                known = entry.keys() == {"name", "n_bytes", "xxh3_128"}
+                if not known or type(n_bytes) is not int or n_bytes < 0:
                     raise ValueError(f"got {entry}")
+                if entry["name"] in sections:
+                    raise ValueError(f"two are called {entry['name']!r}")
                 sections[entry["name"]] = _Section(at, n_bytes, entry["xxh3_128"])
                 at += n_bytes
         except (KeyError, TypeError, ValueError) as error:

@@ -161,7 +161,8 @@ class SavedFile(SectionFile):
         expected = _section_sizes(plan, self.position, has_logits=self.has_logits)
         if list(expected.items()) != list(self.n_bytes.items()):
             wrong = list(differences({"sections": expected}, {"sections": self.n_bytes}))
-            raise self._error("; ".join(wrong) or f"sections must be in the order {list(expected)}")
+            order = f"sections must be in the order {', '.join(expected)}"
+            raise self._error(f"position {self.position}: {'; '.join(wrong) or order}")
 
 
 def saved_bytes(plan: CachePlan, snapshot: Snapshot, *, has_logits: bool) -> int:
