@@ -14,17 +14,22 @@ namespace mlx_dsv4 {
 // The enum of a ggml type name.
 inline int parse_format(const char* op, const char* name, const std::string& format) {
   static constexpr std::pair<const char*, BlockFormat> kFormats[] = {
-      {"f32", kFormatF32},
-      {"f16", kFormatF16},
-      {"bf16", kFormatBF16},
-      {"q8_0", kFormatQ8_0},
-      {"mxfp4", kFormatMXFP4}};
+      {"f32", kFormatF32},       {"f16", kFormatF16},         {"bf16", kFormatBF16},
+      {"q8_0", kFormatQ8_0},     {"mxfp4", kFormatMXFP4},     {"q4_0", kFormatQ4_0},
+      {"q4_1", kFormatQ4_1},     {"q5_0", kFormatQ5_0},       {"q5_1", kFormatQ5_1},
+      {"q2_k", kFormatQ2_K},     {"q3_k", kFormatQ3_K},       {"q4_k", kFormatQ4_K},
+      {"q5_k", kFormatQ5_K},     {"q6_k", kFormatQ6_K},       {"iq1_s", kFormatIQ1_S},
+      {"iq1_m", kFormatIQ1_M},   {"iq2_xxs", kFormatIQ2_XXS}, {"iq2_xs", kFormatIQ2_XS},
+      {"iq2_s", kFormatIQ2_S},   {"iq3_xxs", kFormatIQ3_XXS}, {"iq3_s", kFormatIQ3_S},
+      {"iq4_nl", kFormatIQ4_NL}, {"iq4_xs", kFormatIQ4_XS}};
+  std::string names;
   for (const auto& [known, value] : kFormats) {
     if (format == known) {
       return value;
     }
+    names += names.empty() ? known : std::string(", ") + known;
   }
-  reject(op, name, " must be one of f32, f16, bf16, q8_0, mxfp4; got ", format);
+  reject(op, name, " must be one of ", names, "; got ", format);
 }
 
 // weight [..., row_bytes] u8 with `ndim` dims, rows of k values.

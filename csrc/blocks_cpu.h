@@ -1,37 +1,38 @@
 // Decoders of the block formats: raw bytes of a matrix row -> float32 lanes, exactly.
 //
-// A format decodes kElements values from kBytes at once. Only *_cpu.cpp may include it.
+// A block has kElements values in kBytes; a piece of kStep values, number `part` of its block, is
+// decoded at once. Only *_cpu.cpp may include it.
 #pragma once
 
-#include "../metal/blocks.h"
+#include "../metal/grid_codes.h"
 #include "simd.h"
 
 namespace mlx_dsv4::DSV4_ISA {
 
 struct BlocksF32 {
-  static constexpr int kElements = 16, kBytes = 64;
-  static void decode(const uint8_t* block, F32x16* values) {
+  static constexpr int kElements = 16, kStep = 16, kBytes = 64;
+  static void decode(const uint8_t* block, int, F32x16* values) {
     values[0] = simd::load(reinterpret_cast<const float*>(block));
   }
 };
 
 struct BlocksF16 {
-  static constexpr int kElements = 16, kBytes = 32;
-  static void decode(const uint8_t* block, F32x16* values) {
+  static constexpr int kElements = 16, kStep = 16, kBytes = 32;
+  static void decode(const uint8_t* block, int, F32x16* values) {
     values[0] = simd::load_f16(reinterpret_cast<const uint16_t*>(block));
   }
 };
 
 struct BlocksBF16 {
-  static constexpr int kElements = 16, kBytes = 32;
-  static void decode(const uint8_t* block, F32x16* values) {
+  static constexpr int kElements = 16, kStep = 16, kBytes = 32;
+  static void decode(const uint8_t* block, int, F32x16* values) {
     values[0] = simd::load_bf16(reinterpret_cast<const uint16_t*>(block));
   }
 };
 
 struct BlocksQ8_0 {
-  static constexpr int kElements = 32, kBytes = 34;
-  static void decode(const uint8_t* block, F32x16* values) {
+  static constexpr int kElements = 32, kStep = 32, kBytes = 34;
+  static void decode(const uint8_t* block, int, F32x16* values) {
     const F32x16 scale = simd::set1_f16(reinterpret_cast<const uint16_t*>(block));
     const auto* codes = reinterpret_cast<const int8_t*>(block + 2);
     values[0] = simd::mul(simd::load_i8(codes), scale);
@@ -54,10 +55,33 @@ constexpr E8M0Halves make_e8m0_halves() {
 constexpr E8M0Halves kE8M0Halves = make_e8m0_halves();
 
 struct BlocksMXFP4 {
-  static constexpr int kElements = 32, kBytes = 17;
-  static void decode(const uint8_t* block, F32x16* values) {
+  static constexpr int kElements = 32, kStep = 32, kBytes = 17;
+  static void decode(const uint8_t* block, int, F32x16* values) {
     const F32x16 half_scale = simd::set1(kE8M0Halves.of[block[0]]);
     simd::unpack_e2m1(block + 1, half_scale, values[0], values[1]);
+  }
+};
+
+// Any format of BlockCodes.
+template <int kFormat>
+struct BlocksOf {
+  static constexpr int kElements = block_elements(kFormat), kStep = kBlockValues,
+                       kBytes = block_bytes(kFormat);
+  static void decode(const uint8_t* block, int part, F32x16* values) {
+    using Codes = BlockCodes<kFormat>;
+    alignas(32) int8_t codes[kStep];
+    for (int group = 0; group < 4; ++group) {
+      const Codes8 eight = Codes::codes(block, part, group);
+      std::memcpy(codes + 8 * group, &eight, sizeof(eight));
+    }
+    for (int half = 0; half < 2; ++half) {
+      const F32x16 scale = simd::set1(Codes::scale(block, part, half));
+      values[half] = simd::mul(simd::load_i8(codes + 16 * half), scale);
+      if constexpr (Codes::kHasOffset) {
+        const F32x16 offset = simd::set1(Codes::offset(block, part, half));
+        values[half] = simd::add(values[half], offset);
+      }
+    }
   }
 };
 
@@ -75,32 +99,39 @@ inline void with_blocks(int format, Fn fn) {
       return fn(BlocksQ8_0{});
     case kFormatMXFP4:
       return fn(BlocksMXFP4{});
+#define DSV4_BLOCKS(format) \
+  case format:              \
+    return fn(BlocksOf<format>{});
+      DSV4_EACH_CODED_FORMAT(DSV4_BLOCKS)
+#undef DSV4_BLOCKS
   }
 }
 
-// The last n < 16 values of a row, zeros after them.
+// The last n < 16 values of a row of a format without scales, zeros after them.
 template <typename Blocks>
 inline void decode_tail(const uint8_t* block, int n, F32x16* values) {
   uint8_t bytes[Blocks::kBytes] = {};
   std::memcpy(bytes, block, n * (Blocks::kBytes / Blocks::kElements));
-  Blocks::decode(bytes, values);
+  Blocks::decode(bytes, 0, values);
 }
 
 // Values [first, first + n) of a row, `first` a multiple of 32; zeros up to whole lanes.
 template <typename Blocks>
 inline void decode_values(const uint8_t* row, int first, int n, float* out) {
-  constexpr int kStep = Blocks::kElements;
-  const uint8_t* block = row + int64_t{first / kStep} * Blocks::kBytes;
+  constexpr int kStep = Blocks::kStep, kElements = Blocks::kElements;
   F32x16 values[kStep / 16];
   int i = 0;
-  for (; i + kStep <= n; i += kStep, block += Blocks::kBytes) {
-    Blocks::decode(block, values);
+  for (; i + kStep <= n; i += kStep) {
+    const int at = first + i;
+    Blocks::decode(
+        row + int64_t{at / kElements} * Blocks::kBytes, at % kElements / kStep, values);
     for (int j = 0; j < kStep / 16; ++j) {
       simd::store(out + i + 16 * j, values[j]);
     }
   }
   if (i < n) {
-    decode_tail<Blocks>(block, n - i, values);
+    decode_tail<Blocks>(
+        row + int64_t{(first + i) / kElements} * Blocks::kBytes, n - i, values);
     simd::store(out + i, values[0]);
   }
 }

@@ -32,7 +32,7 @@ using Products = float (*)[kPanelRows];  // [token][row]
 template <typename Blocks, int kRows, int kTokens>
 void multiply_fused(
     const PackedRows& w, int first_row, const float* const* x, Products out) {
-  constexpr int kStep = Blocks::kElements;
+  constexpr int kStep = Blocks::kStep;
   const uint8_t* rows = w.data + first_row * w.stride_bytes;
   F32x16 sums[kRows][kTokens];
   for (int r = 0; r < kRows; ++r) {
@@ -42,13 +42,17 @@ void multiply_fused(
   }
   F32x16 values[kStep / 16];
   int i = 0;
-  for (; i + kStep <= w.k; i += kStep, rows += Blocks::kBytes) {
+  for (; i + Blocks::kElements <= w.k; rows += Blocks::kBytes) {
     for (int r = 0; r < kRows; ++r) {
       __builtin_prefetch(rows + (r + kRows) * w.stride_bytes, 0, 2);
-      Blocks::decode(rows + r * w.stride_bytes, values);
-      for (int j = 0; j < kStep / 16; ++j) {
-        for (int t = 0; t < kTokens; ++t) {
-          sums[r][t] = simd::fma(simd::load(x[t] + i + 16 * j), values[j], sums[r][t]);
+    }
+    for (int part = 0; part < Blocks::kElements / kStep; ++part, i += kStep) {
+      for (int r = 0; r < kRows; ++r) {
+        Blocks::decode(rows + r * w.stride_bytes, part, values);
+        for (int j = 0; j < kStep / 16; ++j) {
+          for (int t = 0; t < kTokens; ++t) {
+            sums[r][t] = simd::fma(simd::load(x[t] + i + 16 * j), values[j], sums[r][t]);
+          }
         }
       }
     }

@@ -1,16 +1,16 @@
 // Values of GGUF blocks on the GPU: one struct per format.
 //
-// Four lanes share kBlockValues of a row: lane q decodes the slots 2q and 2q + 1, each four
+// Four lanes share a piece of kBlockValues of a row: lane q decodes the slots 2q and 2q + 1, each four
 // consecutive values that begin at slot_start(slot). A format's struct chooses slot_start so that
-// a lane's bytes are adjacent. To add a format, add its struct.
+// a lane's bytes are adjacent. A format of BlockCodes needs no struct of its own.
 //
 // Values are exact in f32, given that f16 arithmetic keeps subnormal numbers. Where f32 arithmetic
 // flushes them, products take those below 2^-126 as zero: scale bytes 0 and 1 of MXFP4, subnormal
-// f32 and bf16 weights. Blocks of 34 bytes begin at even addresses and those of 17 at any, so they
+// f32 and bf16 weights. Blocks of 17 bytes begin at any address and the others at even ones, so they
 // are loaded as packed vectors, which need no more alignment than their element has.
 #pragma once
 
-#include "blocks.h"
+#include "grid_codes.h"
 #include "packed_values.h"
 
 using namespace metal;
@@ -28,9 +28,41 @@ inline float4 four_values(const device Scalar* row, int first, int n) {
   return last;
 }
 
-// Slots 2q and 2q + 1 of a block of a row of n values, and where in the block a slot begins.
+// What follows the product of a code and its scale.
+template <bool kHasOffset>
+struct Offset {
+  template <typename Codes>
+  static float4 add(float4 products, const device uchar*, int, int) {
+    return products;
+  }
+};
+template <>
+struct Offset<true> {
+  template <typename Codes>
+  static float4 add(float4 products, const device uchar* block, int part, int side) {
+    return products + Codes::offset(block, part, side);
+  }
+};
+
+// Slots 2q and 2q + 1 of a piece of a row of n values, and where in the piece a slot begins.
 template <int kFormat>
-struct BlockValues;
+struct BlockValues {
+  static int slot_start(int slot) { return slot * kSlotValues; }
+  static void decode(
+      const device uchar* row, int piece, int q, int, thread float4* slots) {
+    using Codes = BlockCodes<kFormat>;
+    constexpr int kParts = block_elements(kFormat) / kBlockValues;
+    const device uchar* block = row + piece / kParts * block_bytes(kFormat);
+    const int part = piece % kParts, side = q / 2;
+    const Codes8 codes = Codes::codes(block, part, q);
+    const float scale = Codes::scale(block, part, side);
+    using Add = Offset<Codes::kHasOffset>;
+    slots[0] = Add::template add<Codes>(
+        scale * float4(as_type<char4>(codes.low)), block, part, side);
+    slots[1] = Add::template add<Codes>(
+        scale * float4(as_type<char4>(codes.high)), block, part, side);
+  }
+};
 
 // Formats without scales: the row's last block may be partly past its end.
 template <typename Scalar>
