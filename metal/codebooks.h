@@ -1,7 +1,7 @@
 // Grids of the IQ formats, written by metal/make_codebooks.py.
 //
-// An entry has the numbers of eight values, two bits each, or of four, three bits each; the first is
-// the lowest. grid_codes.h says which values they are.
+// An entry has the numbers of eight values, two bits each, or of four, three bits each, the first
+// of them lowest. grid_codes.h says which values they are.
 #pragma once
 
 #include "common.h"

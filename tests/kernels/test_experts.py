@@ -207,7 +207,7 @@ def test_reference_on_numbers_worked_by_hand() -> None:
         ({"up": mx.zeros((3, 32, 68), mx.uint8)}, r"up must be .* = \(4,32,68\); got \(3,32,68\)"),
         ({"down": mx.zeros((4, 64, 34))}, "down must be uint8; got float32"),
         ({"down": mx.zeros((4, 63, 34), mx.uint8)}, r"down must be .* = \(4,64,34\)"),
-        ({"formats": ("q8_0", "q8_0", "iq2_xxs")}, "formats must be one of .*; got iq2_xxs"),
+        ({"formats": ("q8_0", "q8_0", "tq1_0")}, "formats must be one of .*; got tq1_0"),
         ({"clamp": 0.0}, "clamp must be positive; got 0"),
         ({"clamp": float("nan")}, "clamp must be positive; got nan"),
     ],
