@@ -373,13 +373,23 @@ inline int next_choice(const device int* ids, int last, int k) {
 instantiate_kernel(experts_hidden_few, 0_0, kFormatF32, kFormatF32);
 instantiate_kernel(experts_hidden_few, 8_8, kFormatQ8_0, kFormatQ8_0);
 instantiate_kernel(experts_hidden_few, 39_39, kFormatMXFP4, kFormatMXFP4);
+instantiate_kernel(experts_hidden_few, 12_12, kFormatQ4_K, kFormatQ4_K);
+instantiate_kernel(experts_hidden_few, 16_16, kFormatIQ2_XXS, kFormatIQ2_XXS);
 instantiate_kernel(experts_hidden_many, 0_0, kFormatF32, kFormatF32);
 instantiate_kernel(experts_hidden_many, 8_8, kFormatQ8_0, kFormatQ8_0);
 instantiate_kernel(experts_hidden_many, 39_39, kFormatMXFP4, kFormatMXFP4);
+instantiate_kernel(experts_hidden_many, 12_12, kFormatQ4_K, kFormatQ4_K);
+instantiate_kernel(experts_hidden_many, 16_16, kFormatIQ2_XXS, kFormatIQ2_XXS);
 instantiate_kernel(experts_down_few, 0, kFormatF32);
 instantiate_kernel(experts_down_few, 8, kFormatQ8_0);
 instantiate_kernel(experts_down_few, 39, kFormatMXFP4);
+instantiate_kernel(experts_down_few, 10, kFormatQ2_K);
+instantiate_kernel(experts_down_few, 12, kFormatQ4_K);
+instantiate_kernel(experts_down_few, 14, kFormatQ6_K);
 instantiate_kernel(experts_down_many, 0, kFormatF32);
 instantiate_kernel(experts_down_many, 8, kFormatQ8_0);
 instantiate_kernel(experts_down_many, 39, kFormatMXFP4);
+instantiate_kernel(experts_down_many, 10, kFormatQ2_K);
+instantiate_kernel(experts_down_many, 12, kFormatQ4_K);
+instantiate_kernel(experts_down_many, 14, kFormatQ6_K);
 #endif

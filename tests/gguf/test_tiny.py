@@ -8,7 +8,8 @@ import pytest
 import gguf
 from mlx_dsv4.config import ModelConfig
 from mlx_dsv4.errors import ConfigError, UnsupportedModelError
-from mlx_dsv4.gguf import PACKED, GGUFFile, check_tensors, dequantize, expected_tensors
+from mlx_dsv4.gguf import GGUFFile, check_tensors, dequantize, expected_tensors
+from mlx_dsv4.gguf.blocks import WRITABLE
 from mlx_dsv4.gguf.names import check_expert_ids
 from mlx_dsv4.gguf.tiny import (
     TWICE_TOKEN,
@@ -82,7 +83,7 @@ def test_expert_tables_name_experts_once_but_for_one_token(small_config, weights
     assert repeated == [TWICE_TOKEN]
 
 
-@pytest.mark.parametrize("format", PACKED)
+@pytest.mark.parametrize("format", WRITABLE)
 @pytest.mark.parametrize("group", GROUPS)
 def test_each_group_is_stored_in_its_format(group, format, small_config, weights, tmp_path):
     path = tmp_path / "model.gguf"

@@ -1,4 +1,4 @@
-"""Products with matrices in the K, IQ and legacy formats, and their decoded rows."""
+"""Products with matrices in the K, IQ and 4- and 5-bit formats, and their decoded rows."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +13,8 @@ import make_codebooks
 from arrays import same_bits, to_numpy
 from blocks import CODED_FORMATS, ELEMENTS, product_bound, random_blocks
 from mlx_dsv4 import ops, reference
+from mlx_dsv4.gguf import PACKED, block_shape
+from mlx_dsv4.gguf.blocks import DECODABLE
 
 ROOT = Path(__file__).parents[2]
 
@@ -105,3 +107,17 @@ def test_rows_of_part_of_a_block_are_refused(format: str) -> None:
 def test_the_committed_codebooks_are_those_of_the_gguf_package() -> None:
     committed = (ROOT / "metal/codebooks.h").read_text()
     assert committed == make_codebooks.header(), "run python metal/make_codebooks.py"
+
+
+def test_every_packed_format_has_kernels() -> None:
+    for format in PACKED:
+        elements, n_bytes = block_shape(format)
+        product = ops.matmul(
+            mx.zeros((1, elements)), mx.zeros((1, n_bytes), mx.uint8), format=format
+        )
+        assert np.array(product).tolist() == [[0.0]]
+    others = set(DECODABLE) - set(PACKED)
+    assert others == {"tq1_0", "tq2_0"}
+    for format in others:
+        with pytest.raises(ValueError, match=f"format must be one of f32, .*; got {format}"):
+            ops.matmul(mx.zeros((1, 256)), mx.zeros((1, 54), mx.uint8), format=format)

@@ -19,7 +19,13 @@ FORMATS: dict[int, str] = {
 _KINDS = {name: gguf.GGMLQuantizationType(type_id) for type_id, name in FORMATS.items()}
 
 # Formats that matrix products are computed on, as they lie in the file.
-PACKED = ("f32", "f16", "bf16", "q8_0", "mxfp4")
+PACKED = (
+    *("f32", "f16", "bf16", "q8_0", "mxfp4", "q4_0", "q4_1", "q5_0", "q5_1"),
+    *("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s"),
+    *("iq3_xxs", "iq3_s", "iq4_nl", "iq4_xs"),
+)
+# Those that the gguf package can write, and test models are made of.
+WRITABLE = ("f32", "f16", "bf16", "q8_0", "mxfp4")
 
 # Stored numbers that are no weights.
 _NOT_WEIGHTS = ("i8", "i16", "i32", "i64", "f64", "q8_1", "q8_k")

@@ -169,7 +169,9 @@ def compare_tensors(config: ModelConfig, tensors: Mapping[str, TensorInfo]) -> T
 
 
 def _any_of(formats: Sequence[str]) -> str:
-    return " or ".join(formats) if len(formats) <= len(PACKED) else "a format that can be decoded"
+    if len(formats) > len(PACKED):
+        return "a format that can be decoded"
+    return formats[0] if len(formats) == 1 else f"one of {', '.join(formats)}"
 
 
 def check_tensors(config: ModelConfig, tensors: Mapping[str, TensorInfo]) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import gguf
 from mlx_dsv4.config import ARCHITECTURES, KEYS, REQUIRED_VALUES, ModelConfig
 from mlx_dsv4.errors import UnsupportedModelError
-from mlx_dsv4.gguf.blocks import PACKED, block_shape
+from mlx_dsv4.gguf.blocks import WRITABLE, block_shape
 from mlx_dsv4.gguf.names import TensorSpec, expected_tensors
 from mlx_dsv4.gguf.vocabulary import BOS, EOS, PAD, Vocabulary
 
@@ -28,7 +28,7 @@ _LOGIT_STD = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """The block format of each group of tensors, one of :data:`mlx_dsv4.gguf.PACKED`.
+    """The block format of each group of tensors, one of :data:`WRITABLE`.
 
     ``dense`` are all matrices that no other group names. A tensor whose rows are no whole number
     of blocks is stored as float32; expert ids are always int32.
@@ -152,7 +152,7 @@ def quantize(array: NDArray[Any], format: str) -> NDArray[np.uint8]:
 
     Args:
         array: float32, or int32 for ``i32``. Outer dimension first.
-        format: One of :data:`mlx_dsv4.gguf.PACKED`, or ``i32``.
+        format: One of :data:`WRITABLE`, or ``i32``.
 
     Returns:
         ``[..., row bytes]`` uint8.
@@ -164,9 +164,9 @@ def quantize(array: NDArray[Any], format: str) -> NDArray[np.uint8]:
     """
     if format == "i32":
         return np.ascontiguousarray(array, dtype=np.int32).view(np.uint8)
-    if format not in PACKED:
+    if format not in WRITABLE:
         raise UnsupportedModelError(
-            f"a tensor can be written as {', '.join(PACKED)} or i32; got {format!r}"
+            f"a tensor can be written as {', '.join(WRITABLE)} or i32; got {format!r}"
         )
     values = np.ascontiguousarray(array, dtype=np.float32)
     packed = gguf.quantize(values, gguf.GGMLQuantizationType[format.upper()])
