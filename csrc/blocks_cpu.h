@@ -69,17 +69,15 @@ struct BlocksOf {
                        kBytes = block_bytes(kFormat);
   static void decode(const uint8_t* block, int part, F32x16* values) {
     using Codes = BlockCodes<kFormat>;
-    alignas(32) int8_t codes[kStep];
-    for (int group = 0; group < 4; ++group) {
-      const Codes8 eight = Codes::codes(block, part, group);
-      std::memcpy(codes + 8 * group, &eight, sizeof(eight));
-    }
-    for (int half = 0; half < 2; ++half) {
-      const F32x16 scale = simd::set1(Codes::scale(block, part, half));
-      values[half] = simd::mul(simd::load_i8(codes + 16 * half), scale);
+    for (int side = 0; side < 2; ++side) {
+      const F32x16 codes = simd::widen_i8(
+          Codes::codes(block, part, 2 * side).bytes,
+          Codes::codes(block, part, 2 * side + 1).bytes);
+      const F32x16 scale = simd::set1(Codes::scale(block, part, side));
+      values[side] = simd::mul(codes, scale);
       if constexpr (Codes::kHasOffset) {
-        const F32x16 offset = simd::set1(Codes::offset(block, part, half));
-        values[half] = simd::add(values[half], offset);
+        const F32x16 offset = simd::set1(Codes::offset(block, part, side));
+        values[side] = simd::add(values[side], offset);
       }
     }
   }

@@ -4,9 +4,21 @@
 #include <stdint.h>
 
 #include <cstring>
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
 
 namespace mlx_dsv4::DSV4_ISA {
 
+#if defined(__F16C__)
+inline float f16_to_f32(uint16_t half) { return _cvtsh_ss(half); }
+#elif defined(__ARM_FP16_FORMAT_IEEE)
+inline float f16_to_f32(uint16_t half) {
+  __fp16 x;
+  std::memcpy(&x, &half, sizeof(x));
+  return x;
+}
+#else
 inline float f16_to_f32(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
   const uint32_t rest = half & 0x7FFF;
@@ -23,5 +35,6 @@ inline float f16_to_f32(uint16_t half) {
   std::memcpy(&x, &bits, 4);
   return x;
 }
+#endif
 
 }  // namespace mlx_dsv4::DSV4_ISA

@@ -42,16 +42,19 @@ void multiply_fused(
   }
   F32x16 values[kStep / 16];
   int i = 0;
-  for (; i + Blocks::kElements <= w.k; rows += Blocks::kBytes) {
+  for (; i + Blocks::kElements <= w.k; i += Blocks::kElements, rows += Blocks::kBytes) {
     for (int r = 0; r < kRows; ++r) {
       __builtin_prefetch(rows + (r + kRows) * w.stride_bytes, 0, 2);
     }
-    for (int part = 0; part < Blocks::kElements / kStep; ++part, i += kStep) {
+    // Written out, so that where a part lies in its block is known to the compiler.
+#pragma GCC unroll 8
+    for (int part = 0; part < Blocks::kElements / kStep; ++part) {
       for (int r = 0; r < kRows; ++r) {
         Blocks::decode(rows + r * w.stride_bytes, part, values);
         for (int j = 0; j < kStep / 16; ++j) {
           for (int t = 0; t < kTokens; ++t) {
-            sums[r][t] = simd::fma(simd::load(x[t] + i + 16 * j), values[j], sums[r][t]);
+            sums[r][t] = simd::fma(
+                simd::load(x[t] + i + part * kStep + 16 * j), values[j], sums[r][t]);
           }
         }
       }

@@ -64,6 +64,9 @@ inline F32x16 widen_i8(__m128i raw) {
       _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(raw)),
       _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(raw, raw)))};
 }
+inline F32x16 widen_i8(uint64_t low, uint64_t high) {
+  return widen_i8(_mm_set_epi64x(static_cast<int64_t>(high), static_cast<int64_t>(low)));
+}
 inline F32x16 load_i8(const int8_t* p) { return widen_i8(load_16bytes(p)); }
 inline __m256 widen_bf16(const uint16_t* p) {
   return _mm256_castsi256_ps(

@@ -41,6 +41,10 @@ inline F32x16 load_i8(const int8_t* p) {
   return {_mm512_cvtepi32_ps(
       _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
+inline F32x16 widen_i8(uint64_t low, uint64_t high) {
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(
+      _mm_set_epi64x(static_cast<int64_t>(high), static_cast<int64_t>(low))))};
+}
 inline __m256i load_16bit(const uint16_t* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }

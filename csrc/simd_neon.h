@@ -77,6 +77,9 @@ inline F32x16 widen_i8(int8x16_t raw) {
       vcvtq_f32_s32(vmovl_s16(vget_high_s16(hi))),
   }};
 }
+inline F32x16 widen_i8(uint64_t low, uint64_t high) {
+  return widen_i8(vcombine_s8(vcreate_s8(low), vcreate_s8(high)));
+}
 inline F32x16 load_i8(const int8_t* p) { return widen_i8(vld1q_s8(p)); }
 inline F32x16 load_bf16(const uint16_t* p) {
   return quads(

@@ -72,6 +72,12 @@ inline F32x16 select_less(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
 inline F32x16 load_i8(const int8_t* p) {
   return each([&](int i) { return static_cast<float>(p[i]); });
 }
+// Sixteen int8 from the bytes of two words, the lowest first.
+inline F32x16 widen_i8(uint64_t low, uint64_t high) {
+  return each([&](int i) {
+    return static_cast<float>(static_cast<int8_t>((i < 8 ? low : high) >> i % 8 * 8));
+  });
+}
 inline F32x16 load_bf16(const uint16_t* p) {
   return each([&](int i) {
     const uint32_t bits = static_cast<uint32_t>(p[i]) << 16;

@@ -8,42 +8,94 @@
 DSV4_BEGIN_KERNELS
 
 // Four numbers of two bits, one in each byte.
-inline uint32_t four_pairs(uint32_t bits) {
+constexpr uint32_t four_pairs(uint32_t bits) {
   const uint32_t halves = (bits | bits << 12) & 0x000f000fu;
   return (halves | halves << 6) & 0x03030303u;
 }
-inline Codes8 eight_pairs(uint32_t entry) {
-  return {four_pairs(entry & 255u), four_pairs(entry >> 8)};
+constexpr Codes8 eight_pairs(uint32_t entry) {
+  return codes8(four_pairs(entry & 255u), four_pairs(entry >> 8));
 }
 
 // Four numbers of three bits, one in each byte.
-inline uint32_t four_triples(uint32_t entry) {
+constexpr uint32_t four_triples(uint32_t entry) {
   const uint32_t halves = (entry | entry << 10) & 0x003f003fu;
   return (halves | halves << 5) & 0x07070707u;
 }
 
 // 0, 1, 2 stand for 8, 25, 43.
-inline Codes8 iq2_values(uint32_t entry) {
+constexpr Codes8 iq2_values(uint32_t entry) {
   const Codes8 numbers = eight_pairs(entry);
-  return plus(plus(times(numbers, 17), bits_of(numbers, 1, 1)), Codes8{four(8), four(8)});
+  const Codes8 twos = both(shifted(numbers, 1), eight(1));
+  return plus(plus(times(numbers, 17), twos), eight(8));
 }
 
 // 0 to 7 stand for 4, 12, ..., 52 and 62.
-inline uint32_t iq3_xxs_values(uint32_t entry) {
+constexpr uint32_t iq3_xxs_values(uint32_t entry) {
   const uint32_t numbers = four_triples(entry);
   const uint32_t sevens = numbers & numbers >> 1 & numbers >> 2 & four(1);
   return numbers * 8 + sevens * 2 + four(4);
 }
 
 // 0 to 7 stand for 1, 3, ..., 15.
-inline uint32_t iq3_s_values(uint32_t entry) { return four_triples(entry) * 2 + four(1); }
+constexpr uint32_t iq3_s_values(uint32_t entry) {
+  return four_triples(entry) * 2 + four(1);
+}
+
+// 0, 1, 2 stand for 0, 8, 16: eight times -1, 0, 1, and 8 more.
+constexpr Codes8 iq1_values(uint32_t entry) { return times(eight_pairs(entry), 8); }
 
 // Seven signs; the eighth makes their number even.
-inline uint32_t even_signs(uint32_t bits) {
+constexpr uint32_t even_signs(uint32_t bits) {
   uint32_t parity = bits ^ bits >> 4;
   parity ^= parity >> 2;
   parity ^= parity >> 1;
   return bits | (parity & 1u) << 7;
+}
+
+// All ones where a sign is negative.
+constexpr Codes8 sign_bytes(uint32_t bits) { return times(spread(bits), 255); }
+constexpr Codes8 even_sign_bytes(uint32_t bits) { return sign_bytes(even_signs(bits)); }
+
+// name(n) is what `values` makes of entry n; the host has a table of that.
+#ifdef __METAL_VERSION__
+#define DSV4_GRID(name, type, values, grid) \
+  inline type name(uint32_t n) { return values(grid[n]); }
+#define DSV4_SIGNS(name, values, n_entries) \
+  inline Codes8 name(uint32_t n) { return values(n); }
+#else
+template <typename Value, int kEntries>
+struct Expanded {
+  Value of[kEntries];
+};
+template <typename Value, int kEntries, typename Values>
+constexpr Expanded<Value, kEntries> expand(Values values) {
+  Expanded<Value, kEntries> expanded{};
+  for (int n = 0; n < kEntries; ++n) {
+    expanded.of[n] = values(n);
+  }
+  return expanded;
+}
+#define DSV4_GRID(name, type, values, grid)                                              \
+  constexpr auto name##_table =                                                          \
+      expand<type, sizeof(grid) / sizeof(*grid)>([](int n) { return values(grid[n]); }); \
+  inline type name(uint32_t n) { return name##_table.of[n]; }
+#define DSV4_SIGNS(name, values, n_entries)                       \
+  constexpr auto name##_table =                                   \
+      expand<Codes8, n_entries>([](int n) { return values(n); }); \
+  inline Codes8 name(uint32_t n) { return name##_table.of[n]; }
+#endif
+DSV4_GRID(iq2_xxs_entry, Codes8, iq2_values, kGridIQ2_XXS)
+DSV4_GRID(iq2_xs_entry, Codes8, iq2_values, kGridIQ2_XS)
+DSV4_GRID(iq2_s_entry, Codes8, iq2_values, kGridIQ2_S)
+DSV4_GRID(iq3_xxs_entry, uint32_t, iq3_xxs_values, kGridIQ3_XXS)
+DSV4_GRID(iq3_s_entry, uint32_t, iq3_s_values, kGridIQ3_S)
+DSV4_GRID(iq1_entry, Codes8, iq1_values, kGridIQ1)
+DSV4_SIGNS(eight_signs, sign_bytes, 256)
+DSV4_SIGNS(seven_signs, even_sign_bytes, 128)
+
+// Bytes of 1..127, negated where `signs` has ones.
+inline Codes8 negated(Codes8 a, Codes8 signs) {
+  return plus(either(a, signs), both(signs, eight(1)));
 }
 
 // Scales of four bits, in quarters or halves from 0.5 d on.
@@ -59,8 +111,7 @@ struct BlockCodes<kFormatIQ2_XXS> {
   template <typename Bytes>
   static Codes8 codes(Bytes block, int part, int group) {
     const uint32_t signs = load_u32(block + 6 + 8 * part) >> 7 * group & 127u;
-    const Codes8 values = iq2_values(kGridIQ2_XXS[block[2 + 8 * part + group]]);
-    return negated(values, even_signs(signs));
+    return negated(iq2_xxs_entry(block[2 + 8 * part + group]), seven_signs(signs));
   }
   template <typename Bytes>
   static float scale(Bytes block, int part, int) {
@@ -81,7 +132,7 @@ struct BlockCodes<kFormatIQ2_XS> {
   template <typename Bytes>
   static Codes8 codes(Bytes block, int part, int group) {
     const uint32_t entry = load_u16(block + 2 + 8 * part + 2 * group);
-    return negated(iq2_values(kGridIQ2_XS[entry & 511u]), even_signs(entry >> 9));
+    return negated(iq2_xs_entry(entry & 511u), seven_signs(entry >> 9));
   }
   template <typename Bytes>
   static float scale(Bytes block, int part, int side) {
@@ -97,7 +148,7 @@ struct BlockCodes<kFormatIQ2_S> {
   static Codes8 codes(Bytes block, int part, int group) {
     const int at = 4 * part + group;
     const uint32_t high = block[66 + part] >> 2 * group & 3;
-    return negated(iq2_values(kGridIQ2_S[block[2 + at] | high << 8]), block[34 + at]);
+    return negated(iq2_s_entry(block[2 + at] | high << 8), eight_signs(block[34 + at]));
   }
   template <typename Bytes>
   static float scale(Bytes block, int part, int side) {
@@ -113,10 +164,8 @@ struct BlockCodes<kFormatIQ3_XXS> {
   static Codes8 codes(Bytes block, int part, int group) {
     const Bytes entries = block + 2 + 8 * part + 2 * group;
     const uint32_t signs = load_u32(block + 66 + 4 * part) >> 7 * group & 127u;
-    const Codes8 values = {
-        iq3_xxs_values(kGridIQ3_XXS[entries[0]]),
-        iq3_xxs_values(kGridIQ3_XXS[entries[1]])};
-    return negated(values, even_signs(signs));
+    const Codes8 values = codes8(iq3_xxs_entry(entries[0]), iq3_xxs_entry(entries[1]));
+    return negated(values, seven_signs(signs));
   }
   template <typename Bytes>
   static float scale(Bytes block, int part, int) {
@@ -132,10 +181,10 @@ struct BlockCodes<kFormatIQ3_S> {
   static Codes8 codes(Bytes block, int part, int group) {
     const Bytes entries = block + 2 + 8 * part + 2 * group;
     const uint32_t high = uint32_t(block[66 + part]) >> 2 * group;
-    const Codes8 values = {
-        iq3_s_values(kGridIQ3_S[entries[0] | (high & 1u) << 8]),
-        iq3_s_values(kGridIQ3_S[entries[1] | (high & 2u) << 7])};
-    return negated(values, block[74 + 4 * part + group]);
+    const Codes8 values = codes8(
+        iq3_s_entry(entries[0] | (high & 1u) << 8),
+        iq3_s_entry(entries[1] | (high & 2u) << 7));
+    return negated(values, eight_signs(block[74 + 4 * part + group]));
   }
   template <typename Bytes>
   static float scale(Bytes block, int part, int) {
@@ -144,10 +193,9 @@ struct BlockCodes<kFormatIQ3_S> {
   }
 };
 
-// Codes are 8 (entry - 1) + 1, or - 1: entries of -1, 0 and 1, and a delta of an eighth.
-inline Codes8 iq1_codes(uint32_t entry, bool delta_is_negative) {
-  const Codes8 eighths = times(eight_pairs(entry), 8);
-  return less(eighths, delta_is_negative ? 9 : 7);
+// Codes of 8 times entries of -1, 0 and 1 and a delta of an eighth.
+inline Codes8 iq1_codes(uint32_t number, bool delta_is_negative) {
+  return less(iq1_entry(number), delta_is_negative ? 9 : 7);
 }
 
 // d, low bytes of 32 numbers of entries, for each part their high bits, a scale, a delta's sign.
@@ -158,8 +206,7 @@ struct BlockCodes<kFormatIQ1_S> {
   static Codes8 codes(Bytes block, int part, int group) {
     const uint32_t bits = load_u16(block + 34 + 2 * part);
     const uint32_t high = bits >> 3 * group & 7u;
-    return iq1_codes(
-        kGridIQ1[block[2 + 4 * part + group] | high << 8], (bits & 0x8000u) != 0);
+    return iq1_codes(block[2 + 4 * part + group] | high << 8, (bits & 0x8000u) != 0);
   }
   template <typename Bytes>
   static float scale(Bytes block, int part, int) {
@@ -176,8 +223,7 @@ struct BlockCodes<kFormatIQ1_M> {
   template <typename Bytes>
   static Codes8 codes(Bytes block, int part, int group) {
     const uint32_t high = block[32 + 2 * part + group / 2] >> group % 2 * 4;
-    return iq1_codes(
-        kGridIQ1[block[4 * part + group] | (high & 7u) << 8], (high & 8u) != 0);
+    return iq1_codes(block[4 * part + group] | (high & 7u) << 8, (high & 8u) != 0);
   }
   template <typename Bytes>
   static float scale(Bytes block, int part, int side) {
@@ -197,10 +243,13 @@ inline uint32_t iq4_values(uint32_t halves) {
   return iq4_value(halves) | iq4_value(halves >> 8) << 8 | iq4_value(halves >> 16) << 16 |
          iq4_value(halves >> 24) << 24;
 }
+// 16 bytes as in nibbles().
 template <typename Bytes>
 inline Codes8 iq4_codes(Bytes bytes, int group) {
-  const Codes8 halves = nibbles(bytes, group);
-  return {iq4_values(halves.low), iq4_values(halves.high)};
+  const int at = 8 * (group & 1), right = group < 2 ? 0 : 4;
+  return codes8(
+      iq4_values(load_u32(bytes + at) >> right),
+      iq4_values(load_u32(bytes + at + 4) >> right));
 }
 
 template <>
