@@ -1,6 +1,6 @@
 """Fixtures that every test may use."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import mlx.core as mx
@@ -16,7 +16,7 @@ from executors import (
     running_on,
     use_shaders_of,
 )
-from mlx_dsv4 import _ext
+from mlx_dsv4 import _ext, ops
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -167,3 +167,15 @@ def each_thread_count() -> Iterator[Callable[[], Iterator[int]]]:
     usual = _ext.num_threads()
     yield counts
     _ext.set_num_threads(usual)
+
+
+@pytest.fixture
+def nan_in_new_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fills new buffers of caches with NaN: memory that is used again may hold the right rows."""
+
+    def filled(shape: Sequence[int], dtype: mx.Dtype) -> mx.array:
+        buffer = ops.uninitialized(shape, dtype)
+        ops.host_bytes(buffer).fill(0xFF)
+        return buffer
+
+    monkeypatch.setattr("mlx_dsv4.cache.layer.uninitialized", filled)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cache_contents import readable
 from mlx_dsv4.cache import Cache
 from mlx_dsv4.gguf.tiny import Formats
 from mlx_dsv4.model import Model, Numerics
@@ -52,19 +53,6 @@ def run(model: Model, prompt: list[int], chunks: list[int]) -> tuple[np.ndarray,
 
 def cut(total: int, size: int) -> list[int]:
     return [min(size, total - start) for start in range(0, total, size)]
-
-
-def readable(cache: Cache) -> list[bytes]:
-    """The bytes of every row and state that a later step may read."""
-    parts = []
-    for layer in cache.layers:
-        rows = cache.position // layer.ratio if layer.ratio else 0
-        ring = min(cache.position, layer.window)
-        parts += [layer.attention_kv[:ring], layer.attention_kv[layer.window :][:rows]]
-        if layer.indexer_kv is not None:
-            parts.append(layer.indexer_kv[:rows])
-        parts += [a for state in (layer.compressor, layer.indexer) if state for a in state]
-    return [bytes(part) for part in parts]
 
 
 @pytest.fixture(scope="module")

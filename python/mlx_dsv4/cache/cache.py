@@ -53,7 +53,7 @@ class Cache:
 
     def __init__(self, plan: CachePlan, fingerprint: Fingerprint | None = None) -> None:
         self._settle(plan, fingerprint or Fingerprint(plan.config, plan.row_dtype))
-        self._move_to(Buffers(plan))
+        self._enter(Buffers(plan))
 
     def _settle(self, plan: CachePlan, fingerprint: Fingerprint) -> None:
         self.plan = plan
@@ -160,6 +160,7 @@ class Cache:
         """Forget every token: position 0, values 0, scores -inf, not poisoned."""
         if self._frozen:
             self._move_to(Buffers(self.plan), keep_tokens=False)
+            self._timeline.cut(0)
         self._held.abandon()
         self._poison = "a reset was interrupted"
         for layer in self._held.layers:
@@ -358,22 +359,24 @@ class Cache:
         """Before rows from ``position`` on are overwritten: branches that read them copy them."""
         with self._held.lock:
             for branch in list(self._held.readers):
-                if branch.position > position:
+                # Not its cursor: it may have gone back, and may go forward again.
+                if branch._timeline.end > position:
                     branch._own_buffers()
         self._timeline.cut(position)
 
     def _move_to(self, target: Buffers, *, keep_tokens: bool = True) -> None:
         """Leave the present buffers for empty ones, with what is held or without."""
-        source = self._buffers
-        if source is not None:
-            with source.lock:
-                if keep_tokens:
-                    snapshot = self._frozen or self.snapshot()
-                    target.copy_closed_rows(source, self.position)
-                    self._thaw(snapshot.data, target, self.position)
-                source.readers.discard(self)
-                if not self._frozen:
-                    source.owner = None
+        with self._held.lock:
+            # Read under the lock: the origin may have moved this branch while it waited.
+            source = self._held
+            if keep_tokens:
+                snapshot = self._frozen or self.snapshot()
+                # Those after the cursor too: a snapshot may go forward to them again.
+                target.copy_closed_rows(source, self._timeline.end)
+                self._thaw(snapshot.data, target, self.position)
+            source.readers.discard(self)
+            if not self._frozen:
+                source.owner = None
         self._enter(target)
 
     def _enter(self, buffers: Buffers) -> None:
