@@ -8,6 +8,8 @@ same tokens and nothing else.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cache_contents import readable, readable_unchanged, stream_tokens
-from mlx_dsv4.cache import Cache, Snapshot
+from mlx_dsv4.cache import Cache, Snapshot, load_cache, plan_cache, save_cache
 from mlx_dsv4.errors import CacheStateError, PlanError, SnapshotError
 
 _row_ids = count()
@@ -55,6 +57,7 @@ class Kept:
     snapshot: Snapshot
     tokens: list[int]
     rows: list[int]
+    root: int
 
 
 @dataclass(eq=False)
@@ -66,18 +69,22 @@ class Session:
     tokens: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     anchors: dict[int, list[int]] = field(default_factory=dict)
+    root: int = field(default_factory=lambda: next(_row_ids))  # shared with branches alone
 
     def overwrite_from(self, position: int) -> None:
         del self.rows[position:]
-        self.anchors = {at: rows for at, rows in self.anchors.items() if self.holds(rows)}
+        self.anchors = {at: rows for at, rows in self.anchors.items() if self.has(rows)}
 
     def append(self, tokens: list[int]) -> None:
         self.overwrite_from(len(self.tokens))
         self.rows += [next(_row_ids) for _ in tokens]
         self.tokens += tokens
 
-    def holds(self, rows: list[int]) -> bool:
+    def has(self, rows: list[int]) -> bool:
         return self.rows[: len(rows)] == rows
+
+    def holds(self, kept: Kept) -> bool:
+        return self.root == kept.root and self.has(kept.rows)
 
 
 class CacheHistories(RuleBasedStateMachine):
@@ -111,7 +118,7 @@ class CacheHistories(RuleBasedStateMachine):
 
     def kept_snapshot(self, session: Session, pick: int) -> Kept:
         """Any snapshot, or (more often) one that the session still holds."""
-        held = [kept for kept in self.kept if session.holds(kept.rows)]
+        held = [kept for kept in self.kept if session.holds(kept)]
         among = held if pick % 4 and held else self.kept
         return among[-1 - pick % len(among)]
 
@@ -159,13 +166,13 @@ class CacheHistories(RuleBasedStateMachine):
             return
         position = len(session.tokens)
         snapshot = session.cache.snapshot()
-        self.kept.append(Kept(snapshot, [*session.tokens], session.rows[:position]))
+        self.kept.append(Kept(snapshot, [*session.tokens], session.rows[:position], session.root))
 
     @rule(pick=PICK, which=PICK)
     def restore(self, pick: int, which: int) -> None:
         session = self.session(pick)
         kept = self.kept_snapshot(session, which)
-        if not session.holds(kept.rows):
+        if not session.holds(kept):
             before = session.cache.poisoned
             with pytest.raises(SnapshotError, match="must still be in this cache"):
                 session.cache.restore(kept.snapshot)
@@ -182,14 +189,36 @@ class CacheHistories(RuleBasedStateMachine):
     def branch(self, pick: int, which: int) -> None:
         session = self.session(pick)
         kept = self.kept_snapshot(session, which)
-        if not session.holds(kept.rows):
+        if not session.holds(kept):
             with pytest.raises(SnapshotError, match="must still be in this cache"):
                 session.cache.branch(kept.snapshot)
         else:
             other = Session(session.cache.branch(kept.snapshot), next(self.streams))
             other.tokens, other.rows = [*kept.tokens], [*kept.rows]
+            other.root = session.root
             self.sessions.append(other)
             self.check(other)
+        self.check(session)
+
+    @precondition(lambda self: len(self.sessions) < MOST_CACHES)
+    @rule(pick=PICK, which=PICK, capacity=st.sampled_from(CAPACITIES))
+    def save_and_load(self, pick: int, which: int, capacity: int) -> None:
+        session = self.session(pick)
+        kept = self.kept_snapshot(session, which)
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "cache"
+            if not session.holds(kept):
+                with pytest.raises(SnapshotError, match="must still be in this cache"):
+                    save_cache(path, session.cache, tokens=kept.tokens, snapshot=kept.snapshot)
+                return
+            save_cache(path, session.cache, tokens=kept.tokens, snapshot=kept.snapshot)
+            plan = plan_cache(session.cache.plan.config, max(capacity, len(kept.tokens)))
+            loaded = load_cache(path, plan, session.cache.fingerprint)
+        assert loaded.tokens == kept.tokens
+        rows = [next(_row_ids) for _ in kept.tokens]
+        other = Session(loaded.cache, next(self.streams), [*kept.tokens], rows)
+        self.sessions.append(other)
+        self.check(other)
         self.check(session)
 
     @precondition(lambda self: len(self.sessions) > 1)

@@ -76,7 +76,7 @@ class ModelDriver:
 
 
 TestBareCache = histories(BareDriver(), "BareCache").TestCase
-TestBareCache.settings = settings(max_examples=400, stateful_step_count=40, deadline=None)
+TestBareCache.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 
 TestModel = histories(ModelDriver(), "TinyModel").TestCase
 TestModel.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

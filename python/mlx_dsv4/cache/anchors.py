@@ -38,9 +38,9 @@ class Anchors:
         kept = self.ascending(timeline)
         before = [snapshot for snapshot in kept if snapshot.position <= position]
         if not before and position > 0:
-            at = ", ".join(str(snapshot.position) for snapshot in kept) or "none"
+            at = ", ".join(str(snapshot.position) for snapshot in kept) or "no position"
             raise CacheStateError(
-                f"rewind to {position} needs an anchor at or before it; anchors: {at}"
+                f"rewind to {position} needs an anchor at or before it; anchors are at {at}"
             )
         nearest = before[-1] if before else None
         reached = nearest.position if nearest else 0

@@ -261,6 +261,10 @@ class Cache:
         Raises:
             CacheStateError: the cache is poisoned.
         """
+        self._check_usable()
+        for kept in self.anchors:
+            if kept.position == self.position:
+                return kept
         snapshot = self.snapshot()
         self._anchors.keep(snapshot)
         return snapshot
