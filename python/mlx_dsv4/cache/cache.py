@@ -366,7 +366,6 @@ class Cache:
                 # Not its cursor: it may have gone back, and may go forward again.
                 if branch._timeline.end > position:
                     branch._own_buffers()
-        self._timeline.cut(position)
 
     def _move_to(self, target: Buffers, *, keep_tokens: bool = True) -> None:
         """Leave the present buffers for empty ones, with what is held or without."""
