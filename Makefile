@@ -3,6 +3,7 @@
 # make venv    build the package again after a change in csrc or metal
 # make mutate  run the kernels' tests on shaders with one mistake each, hours (FAMILIES="route hyper")
 # make seeded-bugs   break shaders on purpose, one place at a time: a test must turn red
+# make full-size     load and run a sparse file of V4-Flash's real size, 80.8 GiB
 # make tools   install what the tests and checks need
 # make wheel-macos   build a wheel for arm64 macOS in dist, on Linux, and check it
 # The other targets are steps of these, or write files that they check.
@@ -19,7 +20,7 @@ CPP := $(shell git ls-files '*.cpp' '*.h')
 METAL := $(wildcard metal/*.metal)
 TINY := build/tiny.gguf
 
-.PHONY: help venv tools demo test lint format types layers stub seeded-bugs mutate wheel-macos \
+.PHONY: help venv tools demo test lint format types layers stub full-size seeded-bugs mutate wheel-macos \
 	check-install bench clean
 
 help:
@@ -94,6 +95,9 @@ layers: $(VENV)/.tools
 
 stub: $(VENV)/.tools
 	@$(BIN)/python tests/write_stub.py python/mlx_dsv4/_ext.pyi
+
+full-size: $(VENV)/.tools
+	@$(BIN)/pytest -m full_size -s -q tests/model/test_full_size.py
 
 seeded-bugs: $(VENV)/.tools
 	@$(BIN)/python tests/run_seeded_bugs.py

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cache_file import Parts, join, parse
-from mlx_dsv4.cache import Cache, Fingerprint, load_cache, plan_cache, save_cache
+from mlx_dsv4.cache import Cache, Fingerprint, file, load_cache, plan_cache, save_cache
 from mlx_dsv4.config import V4_FLASH
 from mlx_dsv4.errors import (
     CacheStateError,
@@ -292,6 +292,30 @@ def test_rows_that_are_gone_are_not_saved(saved: Path, tmp_path: Path) -> None:
     path.write_bytes(saved.read_bytes())
     with pytest.raises(SnapshotError, match="rows before the snapshot's position 258"):
         save_cache(path, cache, tokens=[*TOKENS, 1], snapshot=late)
+    assert load_cache(path, PLAN, MARKED).tokens == TOKENS
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_rows_that_go_while_they_are_written_are_not_saved(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = filled_cache()
+    early = cache.snapshot()
+    with cache.step(1):
+        pass
+
+    def go_back_and_append(*args) -> None:
+        cache.restore(early)
+        with cache.step(1):
+            pass
+        monkeypatch.undo()
+        file.write_all(*args)
+
+    path = tmp_path / "cache"
+    path.write_bytes(saved.read_bytes())
+    monkeypatch.setattr(file, "write_all", go_back_and_append)
+    with pytest.raises(SnapshotError, match="rows before the snapshot's position 258"):
+        save_cache(path, cache, tokens=[*TOKENS, 1])
     assert load_cache(path, PLAN, MARKED).tokens == TOKENS
     assert list(tmp_path.iterdir()) == [path]
 

@@ -1,6 +1,7 @@
 """Tiny models: what is written is what is read, in every format, with weights that matter."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from mlx_dsv4.config import ModelConfig
 from mlx_dsv4.errors import ConfigError, UnsupportedModelError
 from mlx_dsv4.gguf import GGUFFile, check_tensors, dequantize, expected_tensors
 from mlx_dsv4.gguf.blocks import WRITABLE
+from mlx_dsv4.gguf.full_size import write_full_size
 from mlx_dsv4.gguf.names import check_expert_ids
 from mlx_dsv4.gguf.tiny import (
     TWICE_TOKEN,
@@ -166,3 +168,16 @@ def test_quantize_keeps_the_bytes_of_numbers():
     values = np.array([[1.5, -2.0]], np.float32)
     assert quantize(values, "f32").view(np.float32).tolist() == [[1.5, -2.0]]
     assert quantize(values.T, "f16").view(np.float16).ravel().tolist() == [1.5, -2.0]
+
+
+def test_a_sparse_file_of_a_small_model_runs(tmp_path: Path) -> None:
+    config = tiny_config(
+        **{"vocab": 1100, "hidden": 256, "q_rank": 256, "output_rank": 64, "expert_hidden": 256},
+        **{"head_dim": 192, "ratios": (4, 128), "hash_layers": 1},
+    )
+    path = tmp_path / "sparse.gguf"
+    write_full_size(path, config)
+    with GGUFFile(path) as file:
+        check_tensors(config, file.tensors)
+        formats = {info.format for info in file.tensors.values()}
+    assert formats == {"f32", "f16", "q8_0", "iq2_xxs", "q2_k", "i32"}

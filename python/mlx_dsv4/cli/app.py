@@ -7,6 +7,7 @@ from mlx_dsv4.cli import bench
 from mlx_dsv4.cli.doctor import doctor
 from mlx_dsv4.cli.generate import generate
 from mlx_dsv4.cli.inspect import inspect
+from mlx_dsv4.cli.make_full_size import make_full_size
 from mlx_dsv4.cli.make_tiny import make_tiny
 
 app = typer.Typer(
@@ -16,7 +17,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (generate, inspect, make_tiny, doctor):
+for command in (generate, inspect, make_tiny, make_full_size, doctor):
     app.command()(command)
 app.add_typer(bench.app)
 

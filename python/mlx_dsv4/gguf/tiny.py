@@ -206,8 +206,8 @@ def write_model(
     # A file that is mapped somewhere must not change under its reader, nor be half written.
     unfinished = f"{os.fspath(path)}.unfinished"
     writer = gguf.GGUFWriter(unfinished, ARCHITECTURES[0])
-    _add_config(writer, config)
-    _add_vocabulary(writer, vocabulary)
+    add_config(writer, config)
+    add_vocabulary(writer, vocabulary)
     for name, spec in specs.items():
         format = formats.of(name, spec)
         kind = gguf.GGMLQuantizationType[format.upper()]
@@ -226,7 +226,7 @@ def write_model(
         Path(unfinished).unlink(missing_ok=True)
 
 
-def _add_config(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
+def add_config(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
     writer.add_type("model")
     writer.add_name(config.name)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
@@ -251,7 +251,7 @@ def _add_config(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
             writer.add_array(key, list(value))
 
 
-def _add_vocabulary(writer: gguf.GGUFWriter, vocabulary: Vocabulary) -> None:
+def add_vocabulary(writer: gguf.GGUFWriter, vocabulary: Vocabulary) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("joyai-llm")
     writer.add_token_list(list(vocabulary.tokens))

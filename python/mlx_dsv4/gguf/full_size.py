@@ -1,0 +1,118 @@
+"""A GGUF file with V4-Flash's tensors whose weights are holes: zeros that take no disk."""
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import gguf
+from mlx_dsv4.config import ARCHITECTURES, V4_FLASH, ModelConfig
+from mlx_dsv4.gguf.blocks import block_shape, n_bytes_of
+from mlx_dsv4.gguf.names import expected_tensors
+from mlx_dsv4.gguf.reader import GGUFFile, TensorInfo
+from mlx_dsv4.gguf.tiny import add_config, add_vocabulary
+from mlx_dsv4.gguf.vocabulary import NORMAL, Vocabulary, make_vocabulary
+
+# The formats of the 80.8 GiB file that most people download, by the end of a name; the first match.
+FORMATS = {
+    r"tid2eid\.weight": "i32",
+    r"ffn_(gate|up)_exps\.weight": "iq2_xxs",
+    r"ffn_down_exps\.weight": "q2_k",
+    r"(norm|sinks|base|scale)\.weight": "f32",
+    r"exp_probs_b\.bias": "f32",
+    r"(hc_\w*fn|ffn_gate_inp|token_embd)\.weight": "f16",
+    r"(compressor_\w+|indexer\.\w+)\.weight": "f16",
+    r"": "q8_0",
+}
+RANDOM_ROWS = 100  # at the end of a matrix that is not all holes
+
+
+def format_of(name: str) -> str:
+    """The format of a tensor in the common file."""
+    return next(format for end, format in FORMATS.items() if re.search(f"{end}$", name))
+
+
+def write_full_size(path: str | os.PathLike[str], config: ModelConfig = V4_FLASH) -> None:
+    """Write a sparse file with every tensor of a model; an existing one is replaced.
+
+    Norms are ones, expert ids and the last 100 rows of ``token_embd.weight``, ``output.weight`` and
+    of the last layer's experts are random; all other weights are zeros.
+
+    Args:
+        path: Of the file, on a file system that has holes.
+        config: Numbers of the model.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    unfinished = Path(f"{os.fspath(path)}.unfinished")
+    try:
+        _write_header(unfinished, config)
+        with GGUFFile(unfinished) as file, unfinished.open("r+b") as out:
+            for info in file.tensors.values():
+                data = _contents(info, config)
+                out.seek(info.offset + info.n_bytes - data.nbytes)
+                out.write(data.tobytes())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _write_header(path: Path, config: ModelConfig) -> None:
+    """The metadata and the tensor table, and a hole as large as the tensors."""
+    writer = gguf.GGUFWriter(path, ARCHITECTURES[0])
+    add_config(writer, config)
+    add_vocabulary(writer, _vocabulary(config.vocab))
+    n_bytes = 0
+    for name, spec in expected_tensors(config).items():
+        format = format_of(name)
+        kind = gguf.GGMLQuantizationType[format.upper()]
+        size = n_bytes_of(format, spec.shape)
+        writer.add_tensor_info(name, spec.shape, np.dtype(np.float32), size, raw_dtype=kind)
+        n_bytes += writer.ggml_pad(size, writer.data_alignment)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    with path.open("r+b") as file:
+        header = writer.ggml_pad(path.stat().st_size, writer.data_alignment)
+        file.truncate(header + n_bytes)
+
+
+def _vocabulary(size: int) -> Vocabulary:
+    """A small vocabulary, and words that no text is cut into."""
+    small = make_vocabulary(1024)
+    n_more = size - len(small.tokens)
+    words = tuple(f"word{number}" for number in range(n_more))
+    return replace(small, tokens=small.tokens + words, types=small.types + (NORMAL,) * n_more)
+
+
+def _contents(info: TensorInfo, config: ModelConfig) -> NDArray[np.generic]:
+    """What is written at the end of a tensor."""
+    rng = np.random.default_rng(len(info.name))
+    if info.format == "i32":
+        return rng.integers(0, config.experts, info.shape, np.int32)
+    if "norm" in info.name:
+        return np.ones(info.shape, np.float32)
+    last = f"blk.{config.layers - 1}.ffn_"
+    if info.name in ("token_embd.weight", "output.weight") or (
+        info.name.startswith(last) and "_exps" in info.name
+    ):
+        return _random_blocks(info, rng)
+    return np.zeros(0, np.uint8)
+
+
+def _random_blocks(info: TensorInfo, rng: np.random.Generator) -> NDArray[np.generic]:
+    """Blocks of random codes, with scales of about 0.01."""
+    n_values = RANDOM_ROWS * info.shape[-1]
+    if info.format == "f16":
+        return (0.02 * rng.standard_normal(n_values)).astype(np.float16)
+    elements, block_bytes = block_shape(info.format)
+    blocks = rng.integers(0, 256, (n_values // elements, block_bytes), np.uint8)
+    scales = (0.01 * rng.standard_normal((len(blocks), 1))).astype(np.float16).view(np.uint8)
+    for offset in (80, 82) if info.format == "q2_k" else (0,):
+        blocks[:, offset : offset + 2] = scales
+    return blocks
