@@ -259,16 +259,6 @@ def test_ambiguous_and_removed_ids_are_unknown(type_id, tmp_path):
     assert file.tensors["t"].format == f"type {type_id}"
 
 
-def test_a_part_of_a_split_file_says_how_to_merge(tmp_path):
-    keys = [("split.no", scalar(U32, 0)), ("split.count", scalar(U32, 3))]
-    with pytest.raises(UnsupportedModelError, match=r"part 1 of 3.*llama-gguf-split --merge"):
-        opened(tmp_path, Gguf(keys))
-
-
-def test_a_split_of_one_part_is_whole(tmp_path):
-    opened(tmp_path, Gguf([("split.count", scalar(U32, 1))]))
-
-
 def test_a_full_size_vocabulary_is_read_whole(tmp_path):
     tokens = [f"Ġtoken{i}模" for i in range(129_280)]
     merges = [f"Ġt{i} oken" for i in range(127_741)]

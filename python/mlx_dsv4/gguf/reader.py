@@ -2,7 +2,7 @@
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from mlx_dsv4.errors import FileFormatError, UnsupportedModelError
 from mlx_dsv4.gguf.blocks import FORMATS, n_bytes_of
 from mlx_dsv4.gguf.header import DEFAULT_ALIGNMENT, MAGIC, Header, TensorEntry, read_header
+from mlx_dsv4.gguf.parts import check_part, check_total, part_paths
 
 # First bytes -> what a file without the GGUF magic is.
 _FOREIGN = {
@@ -39,6 +40,7 @@ class TensorInfo:
         type_id: The id in the file.
         offset: Of the first byte, from the start of the file.
         n_bytes: Size; for an unknown format, the room up to the next tensor.
+        part: Number of the file it lies in, 0 unless the model is split.
     """
 
     name: str
@@ -47,6 +49,7 @@ class TensorInfo:
     type_id: int
     offset: int
     n_bytes: int
+    part: int = 0
 
     @property
     def known(self) -> bool:
@@ -60,7 +63,7 @@ class TensorInfo:
 
 
 class GGUFFile:
-    """A GGUF file of version 2 or 3, little endian, mapped read-only.
+    """A GGUF file of version 2 or 3, little endian, mapped read-only; all parts of a split one.
 
     The header is parsed and checked at once; tensor bytes are read when used. A tensor of an
     unknown type id does not stop the file from opening, so that it can be inspected:
@@ -70,20 +73,41 @@ class GGUFFile:
     Raises:
         OSError: the path cannot be opened.
         FileFormatError: not GGUF, cut off, or inconsistent; the message names section and offset.
-        UnsupportedModelError: one part of a split file.
+
+    Attributes:
+        path: Of the file, or of the first part.
+        paths: Of all parts.
+        n_bytes: Their sizes together.
+        version, metadata, alignment: Of the first one.
+        tensors: Of all parts, by name.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._map: mmap | None = _map_file(self.path)
-        header = read_header(self._map, str(self.path))
-        self.n_bytes = len(self._map)
+        first = _map_file(self.path)
+        header = read_header(first, str(self.path))
         self.version = header.version
         self.metadata = header.metadata
         self.alignment = _alignment(header.metadata, self.path)
-        _refuse_parts(header.metadata, self.path)
-        start = -(-header.end // self.alignment) * self.alignment
-        self.tensors = _place_tensors(header, start, self.alignment, self.n_bytes, self.path)
+        self.paths = part_paths(self.path, header.metadata)
+        self._maps: list[mmap] = [first]
+        self.tensors = _tensors_of_part(header, self.alignment, len(first), self.path, 0)
+        for number, other in enumerate(self.paths[1:], 1):
+            self._add_part(other, number)
+        check_total(self.path, self.metadata, len(self.tensors))
+        self.n_bytes = sum(map(len, self._maps))
+
+    def _add_part(self, path: Path, number: int) -> None:
+        part = _map_file(path)
+        header = read_header(part, str(path))
+        check_part(path, header.metadata, number, len(self.paths))
+        alignment = _alignment(header.metadata, path)
+        tensors = _tensors_of_part(header, alignment, len(part), path, number)
+        for name in tensors.keys() & self.tensors.keys():
+            other = self.paths[self.tensors[name].part]
+            raise FileFormatError(f"{path}: tensor {name!r} must be in one part; {other} has it")
+        self._maps.append(part)
+        self.tensors |= tensors
 
     def raw(self, name: str) -> NDArray[np.uint8]:
         """The bytes of one tensor: a read-only view of the mapping, ``[n_bytes]`` uint8.
@@ -99,13 +123,14 @@ class GGUFFile:
                 f"{self.path}: the format of tensor {name!r} must be known; "
                 f"got type id {info.type_id}"
             )
-        if self._map is None:
+        if not self._maps:
             raise ValueError(f"{self.path} is closed")
-        return np.frombuffer(self._map, np.uint8, count=info.n_bytes, offset=info.offset)
+        part = self._maps[info.part]
+        return np.frombuffer(part, np.uint8, count=info.n_bytes, offset=info.offset)
 
     def close(self) -> None:
-        """Let go of the mapping; it ends with the last view of it."""
-        self._map = None
+        """Let go of the mappings; they end with the last view of them."""
+        self._maps = []
 
     def __enter__(self) -> "GGUFFile":
         return self
@@ -150,21 +175,11 @@ def _alignment(metadata: dict[str, object], path: Path) -> int:
     return value
 
 
-def _refuse_parts(metadata: dict[str, object], path: Path) -> None:
-    count = metadata.get("split.count", 1)
-    if isinstance(count, int) and count > 1:
-        number = metadata.get("split.no")
-        part = number + 1 if isinstance(number, int) else "?"
-        raise UnsupportedModelError(
-            f"{path} is part {part} of {count} of a split GGUF (split.count is {count}); "
-            f"merge the parts with: llama-gguf-split --merge FIRST_PART OUT.gguf"
-        )
-
-
-def _place_tensors(
-    header: Header, start: int, alignment: int, n_bytes: int, path: Path
+def _tensors_of_part(
+    header: Header, alignment: int, n_bytes: int, path: Path, part: int
 ) -> dict[str, TensorInfo]:
     """Turn table entries into places in the file, each inside it and free of the others."""
+    start = -(-header.end // alignment) * alignment
     order = sorted(header.tensors, key=lambda entry: entry.offset)
     offsets = [entry.offset for entry in order] + [n_bytes - start]
     placed = {
@@ -188,7 +203,7 @@ def _place_tensors(
                 f"{path}: tensor data of {second.name!r} at offset {second.offset}: must begin "
                 f"after that of {first.name!r}, which ends at {first.offset + first.n_bytes}"
             )
-    return {entry.name: placed[entry.name] for entry in header.tensors}
+    return {entry.name: replace(placed[entry.name], part=part) for entry in header.tensors}
 
 
 def _place_tensor(entry: TensorEntry, room: int, start: int, path: Path) -> TensorInfo:

@@ -181,7 +181,7 @@ class _Binder:
         self.file = file
         self.config = config
         self.specs = expected_tensors(config)
-        self.mapped = ops.MappedFile(file.path)
+        self.mapped = [ops.MappedFile(path) for path in file.paths]
 
     def bind(self) -> Weights:
         return Weights(
@@ -198,7 +198,7 @@ class _Binder:
         elements, block_bytes = block_shape(info.format)
         shape = (*info.shape[:-1], info.shape[-1] // elements * block_bytes)
         shape = (1, *shape) if bank_of_one else shape
-        return Matrix(self.mapped.view(info.offset, shape), info.format)
+        return Matrix(self.mapped[info.part].view(info.offset, shape), info.format)
 
     def array(self, name: str) -> mx.array:
         info = self.file.tensors[name]
