@@ -22,6 +22,7 @@ CASES = [
     Case(3, 8, 32, 0, 4),  # nobody sees a row
     Case(7, 11, 16, 100, 16, mx.bfloat16),
     Case(2, 70, 144, 600, 4, mx.bfloat16),  # more heads and dims than a GPU kernel holds
+    Case(1, 70, 32, 40, 4),  # more heads alone, so that it cannot keep a token's queries
 ]
 RAGGED = (1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 127, 128, 129, 511, 512, 513)
 

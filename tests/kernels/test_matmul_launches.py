@@ -51,7 +51,7 @@ REALISTIC = [
     Case(1, 256, 4096, "q8_0"),
     Case(8, 64, 4096, "q8_0"),
     Case(40, 160, 4096, "q8_0"),
-    Case(9, 320, 544, "q8_0", groups=320),  # the same, two segments
+    Case(9, 320 * 65, 544, "q8_0", groups=320),  # the same: three tiles, two segments
 ]
 
 

@@ -243,6 +243,13 @@ def test_fp4_kernel_of_nothing_and_of_almost_nothing(executor: str) -> None:
     assert kernel_fp4(x)[3] == 8 * 2.0**-126
 
 
+def test_hadamard_kernel_keeps_the_sign_of_zero(executor: str) -> None:
+    nothing = np.full(64, -0.0)  # the sum of all is -0, differences are 0
+    np.testing.assert_array_equal(
+        np.signbit(kernel_hadamard_fp4(nothing)), np.signbit(fp4_round_trip(hadamard(nothing)))
+    )
+
+
 @pytest.mark.parametrize("dim", [32, 64, 128, 256, 512, 2048])
 def test_hadamard_kernel_matches_reference(dim: int, executor: str) -> None:
     x = np.random.default_rng(dim).standard_normal(dim).astype(np.float32)
