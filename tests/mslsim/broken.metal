@@ -159,6 +159,19 @@ kernel void outside_local_array(
   out[t] = values[repaired ? t & 3 : (t + offset) & 7];
 }
 
+struct OneValue {
+  float values[1];
+};
+
+kernel void outside_array_of_struct(
+    device float* out [[buffer(0)]], uint t [[thread_position_in_grid]]) {
+  OneValue one;
+  for (int i = 0; i < (repaired ? 1 : 2); i++) {
+    one.values[i] = i;
+  }
+  out[t] = one.values[0];
+}
+
 kernel void unwritten_threadgroup_memory(
     device float* out [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
   threadgroup float slots[64];

@@ -66,6 +66,7 @@ MISTAKES = [
     Mistake("write_before_start", (64,), {"bounds", "fault"}),
     Mistake("outside_threadgroup_variable", (64,), {"bounds"}),
     Mistake("outside_local_array", (64,), {"ub", "bounds"}),
+    Mistake("outside_array_of_struct", (64,), {"ub"}),
     Mistake("unwritten_threadgroup_memory", (64,), {"uninitialised"}),
     Mistake("unwritten_output", (64,), {"uninitialised"}, launch={"fresh": [0]}),
     Mistake("misaligned_vector", (300, 256), {"ub"}),
