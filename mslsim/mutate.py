@@ -32,6 +32,8 @@ EQUIVALENTS = ROOT / "tests/mslsim/equivalent_mutants.txt"
 KILLED, SURVIVED, COMPILER, STUCK = "killed", "SURVIVED", "does not compile", "never ends"
 TESTS_PASSED, TESTS_FAILED = 0, 1  # exit codes of pytest; others say that no test ran
 LIMIT_S = 3600  # of the tests of one mutant
+# Headers of several families with tests of their own, which run on mutants of the header alone.
+TESTS_OF_HEADERS = {"row_math.h": ["test_rounding.py"]}
 
 
 def included(path: Path) -> set[str]:
@@ -51,23 +53,32 @@ def families_of_files() -> dict[str, list[str]]:
     return families
 
 
-def files_of_tests(families: Iterable[str]) -> list[Path]:
-    """The files with the tests of kernel families: named after one, or after an op of one."""
+def files_of_tests(families: Iterable[str], mutated: str) -> list[Path]:
+    """The files with the tests of kernel families and of the mutated file.
+
+    They are named after a family, or after an op of one.
+    """
     tests = ROOT / "tests/kernels"
     ops = ROOT / "python/mlx_dsv4/ops"
-    paths = []
+    paths = [tests / name for name in TESTS_OF_HEADERS.get(mutated, [])]
     for family in families:
         names = [family, *re.findall(r"^def (\w+)", (ops / f"{family}.py").read_text(), re.M)]
         paths += [path for name in names for path in sorted(tests.glob(f"test_{name}*.py"))]
     return list(dict.fromkeys(paths))
 
 
-def state_of(families: Iterable[str], mutated: str) -> str:
-    """A name for what decides whether a mutant of these families is killed."""
+def state_of(families: Iterable[str], file: str, mutated: str) -> str:
+    """A name for what decides whether a mutant of a file of these families is killed.
+
+    Args:
+        families: That include the file.
+        file: Its name.
+        mutated: Its text.
+    """
     files = {
         SHADERS / name for family in families for name in included(SHADERS / f"{family}.metal")
     }
-    texts = [path.read_bytes() for path in sorted(files) + files_of_tests(families)]
+    texts = [path.read_bytes() for path in sorted(files) + files_of_tests(families, file)]
     return digest(mutated, *texts)
 
 
@@ -147,7 +158,7 @@ class Worker:
         compiled = set(self._cache.rglob("*"))
         path.write_text(mutated)
         try:
-            result, test, output = self.run_tests(files_of_tests(families), first)
+            result, test, output = self.run_tests(files_of_tests(families, mutant.file), first)
         finally:
             path.write_text(original)
             for left in set(self._cache.rglob("*.*")) - compiled:
@@ -155,7 +166,7 @@ class Worker:
                 left.unlink(missing_ok=True)
         if re.search(r"^E .*Unable to build metal library", output, re.M):
             result = COMPILER
-        return Outcome(state_of(families, mutated), result, test, reason(output))
+        return Outcome(state_of(families, mutant.file, mutated), result, test, reason(output))
 
     def run_tests(self, tests: Iterable[object], first: list[str]) -> tuple[str, str, str]:
         """Result, failing test and output of tests on this worker's shaders.
@@ -219,7 +230,8 @@ class Run:
             return "equivalent"
         outcome = self._outcomes.get(mutant)
         mutated = mutant.apply((SHADERS / mutant.file).read_text())
-        if outcome is None or outcome.state != state_of(self._families[mutant.file], mutated):
+        state = state_of(self._families[mutant.file], mutant.file, mutated)
+        if outcome is None or outcome.state != state:
             return None
         return outcome.result
 

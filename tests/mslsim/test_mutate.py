@@ -12,6 +12,7 @@ from mslsim.mutate import (
     KILLED,
     SHADERS,
     SURVIVED,
+    TESTS_OF_HEADERS,
     Outcome,
     Outcomes,
     families_of_files,
@@ -118,8 +119,21 @@ def test_a_header_belongs_to_the_families_that_include_it() -> None:
     families = families_of_files()
     assert families["sinkhorn.h"] == ["hyper"]
     assert {"hyper", "route"} <= set(families["common.h"])
-    assert "test_route.py" in {path.name for path in files_of_tests(["route"])}
-    assert "test_embed.py" in {path.name for path in files_of_tests(["matmul"])}
+    assert "test_route.py" in names_of_tests("route", "common.h")
+    assert "test_embed.py" in names_of_tests("matmul", "matmul.metal")
+
+
+def test_a_header_of_several_families_has_tests_of_its_own() -> None:
+    for header, names in TESTS_OF_HEADERS.items():
+        for family in families_of_files()[header]:
+            assert set(names) <= names_of_tests(family, header)
+            assert set(names).isdisjoint(names_of_tests(family, f"{family}.metal"))
+
+
+def names_of_tests(family: str, mutated: str) -> set[str]:
+    paths = files_of_tests([family], mutated)
+    assert all(path.is_file() for path in paths)
+    return {path.name for path in paths}
 
 
 def test_outcomes_are_kept_between_runs(tmp_path: Path) -> None:
@@ -136,9 +150,10 @@ def test_outcomes_are_kept_between_runs(tmp_path: Path) -> None:
 
 
 def test_an_outcome_holds_for_one_text_of_shaders_and_tests() -> None:
-    assert state_of(["route"], "text") == state_of(["route"], "text")
-    assert state_of(["route"], "text") != state_of(["route"], "other text")
-    assert state_of(["route"], "text") != state_of(["route", "hyper"], "text")
+    state = state_of(["route"], "common.h", "text")
+    assert state == state_of(["route"], "common.h", "text")
+    assert state != state_of(["route"], "common.h", "other text")
+    assert state != state_of(["route", "hyper"], "common.h", "text")
 
 
 def test_the_reason_is_the_first_finding_or_error() -> None:
