@@ -11,6 +11,10 @@ class FileFormatError(Dsv4Error, ValueError):
     """The bytes of a file are not what its format says they must be."""
 
 
+class DamagedFileError(FileFormatError):
+    """A file has changed since it was written, or is cut short."""
+
+
 class UnsupportedModelError(Dsv4Error, ValueError):
     """A well-formed file of a model, checkpoint or block format that is not run here."""
 

@@ -207,7 +207,7 @@ def test_snapshots_from_before_the_branch_are_of_use_in_both() -> None:
     late = branch.snapshot()
     read(origin, 1, 140)
     own = origin.snapshot()
-    with pytest.raises(SnapshotError, match="it is a snapshot of another one"):
+    with pytest.raises(SnapshotError, match="or they are those of a branch"):
         branch.restore(own)
     for cache in (branch, origin):
         for snapshot in (early, late):

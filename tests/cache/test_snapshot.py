@@ -147,7 +147,7 @@ def test_a_snapshot_of_another_cache_is_refused(cache: Cache, position: int) -> 
         read(each, position)
     before = state_of(cache)
     for use in (cache.restore, cache.branch):
-        with pytest.raises(SnapshotError, match="must still be in this cache"):
+        with pytest.raises(SnapshotError, match="must be of this cache; it is of another one"):
             use(other.snapshot())
     assert state_of(cache) == before
 

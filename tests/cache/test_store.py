@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mlx_dsv4.cache import Cache, CacheStore, Fingerprint, SavedCache, file, plan_cache
-from mlx_dsv4.errors import BudgetError, PromptError
+from mlx_dsv4.errors import BudgetError, PlanError, PromptError
 from mlx_dsv4.gguf.tiny import tiny_config
 
 CONFIG = tiny_config(ratios=(4,), hash_layers=1)
@@ -178,7 +178,7 @@ def test_a_file_larger_than_the_budget_is_refused(tmp_path: Path, size: int) -> 
     with pytest.raises(BudgetError, match=message):
         save(store, tokens_of(2, 104))
     assert list(store.folder.glob("*.dsv4cache")) == [path]
-    with pytest.raises(BudgetError, match="budget_bytes must be at least 1; got 0"):
+    with pytest.raises(BudgetError, match="budget_bytes must be an integer of at least 1; got 0"):
         CacheStore(tmp_path / "other", 0)
 
 
@@ -200,15 +200,54 @@ def test_a_damaged_file_is_removed_and_the_next_one_taken(
     elif where in ("cut", "empty"):
         os.truncate(path, 0 if where == "empty" else path.stat().st_size - 1)
     else:
-        n_bytes = file.SectionFile(path).n_bytes
-        sections = path.stat().st_size - sum(n_bytes.values())
+        with file.SectionFile(path) as found:
+            sections = path.stat().st_size - sum(found.n_bytes.values())
         damage(path, {"header": 60, "tokens": sections + 5, "rows": path.stat().st_size - 9}[where])
     with caplog.at_level(logging.WARNING):
         check(store.load(tokens, PLAN, MARKED), tokens[:60])
-    if where != "name":
-        assert "removing a damaged file" in caplog.text
-        assert str(path) in caplog.text
-        assert not path.exists()
+    assert "removing a damaged file" in caplog.text
+    assert str(path) in caplog.text
+    assert not path.exists()
+
+
+def test_a_file_of_another_version_is_passed_over(store: CacheStore) -> None:
+    tokens = tokens_of(1, 120)
+    save(store, tokens[:60])
+    path = save(store, tokens[:100])
+    data = bytearray(path.read_bytes())
+    data[8] = 2
+    path.write_bytes(data)
+    check(store.load(tokens, PLAN, MARKED), tokens[:60])
+    assert path.exists()
+
+
+def test_a_prefix_that_the_plan_cannot_hold_is_passed_over(store: CacheStore) -> None:
+    tokens = tokens_of(1, 200)
+    save(store, tokens[:60])
+    save(store, tokens[:150], logits=LOGITS)
+    small = plan_cache(CONFIG, 149)
+    check(store.load(tokens, small, MARKED), tokens[:60])
+    check(store.load(tokens[:150], small, MARKED), tokens[:60])
+    exact = plan_cache(CONFIG, 60)
+    check(store.load(tokens, exact, MARKED), tokens[:60])
+
+
+def test_a_plan_of_another_row_format_removes_nothing(store: CacheStore) -> None:
+    tokens = tokens_of(1, 60)
+    save(store, tokens)
+    with pytest.raises(PlanError, match="must be of the fingerprint's model and rows"):
+        store.load([*tokens, 1], plan_cache(CONFIG, 300, row_dtype="float32"), MARKED)
+    check(store.load([*tokens, 1], PLAN, MARKED), tokens)
+
+
+def test_a_closed_file_can_be_evicted(store: CacheStore) -> None:
+    tokens = tokens_of(1, 60)
+    save(store, tokens)
+    found = store.find([*tokens, 1], MARKED)
+    found.close()
+    store.budget_bytes = 1
+    store.evict()
+    assert store.entries() == []
 
 
 def save_slowly(folder: Path, tokens: list[int]) -> None:

@@ -1,13 +1,13 @@
 """A mark holds while the rows before it are those that were there when it was made."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_dsv4.cache.timeline import Mark, Timeline
+from mlx_dsv4.cache.timeline import Timeline
 
 _row_ids = count()
 
@@ -73,9 +73,9 @@ def test_a_cut_at_the_end_gives_up_nothing(position: int) -> None:
 
 
 def test_a_position_that_is_not_there_is_not_held() -> None:
-    assert not appended(4).holds(Mark(appended(4).mark(4).stretch, 4))
+    assert not appended(4).holds(appended(4).mark(4))
     timeline = appended(4)
-    assert not timeline.holds(Mark(timeline.mark(4).stretch, 5))
+    assert not timeline.holds(replace(timeline.mark(4), position=5))
 
 
 def test_another_timeline_holds_no_mark_not_even_at_0() -> None:

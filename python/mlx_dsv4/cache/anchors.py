@@ -25,7 +25,7 @@ class Anchors:
         return tuple(self._kept[position] for position in sorted(self._kept))
 
     def before(self, position: int, timeline: Timeline, *, exactly: bool) -> Snapshot | None:
-        """The deepest one at or before ``position``; None at 0 stands for the empty cache.
+        """The deepest one at or before ``position``; None is the empty cache.
 
         Args:
             position: To return to.
@@ -37,11 +37,6 @@ class Anchors:
         """
         kept = self.ascending(timeline)
         before = [snapshot for snapshot in kept if snapshot.position <= position]
-        if not before and position > 0:
-            at = ", ".join(str(snapshot.position) for snapshot in kept) or "no position"
-            raise CacheStateError(
-                f"rewind to {position} needs an anchor at or before it; anchors are at {at}"
-            )
         nearest = before[-1] if before else None
         reached = nearest.position if nearest else 0
         if reached < position and exactly:

@@ -277,7 +277,7 @@ class Cache:
         """Go back to exactly ``position``, by an anchor at or before it.
 
         Args:
-            position: 0 to the present one. 0 needs no anchor.
+            position: 0 to the present one. The empty cache is an anchor, at 0.
             replay: Called as ``replay(start, end)`` to append the tokens ``[start, end)`` again
                 if the anchor is before ``position``:
                 ``lambda start, end: model.prefill(tokens[start:end], cache)``.
@@ -320,11 +320,13 @@ class Cache:
         if snapshot.fingerprint != self.fingerprint:
             wrong = differences(self.fingerprint.fields(), snapshot.fingerprint.fields())
             raise SnapshotError(f"snapshot is of another cache: {'; '.join(wrong)}")
+        if snapshot.mark.root != self._timeline.root:
+            raise SnapshotError("a snapshot must be of this cache; it is of another one")
         if not self._timeline.holds(snapshot.mark):
             raise SnapshotError(
                 f"the rows before the snapshot's position {snapshot.position} must still be in "
-                f"this cache; it is a snapshot of another one, or tokens were appended since from "
-                f"an earlier position"
+                f"this cache: tokens were appended since from an earlier position, or they are "
+                f"those of a branch; branch before going back to keep both"
             )
 
     def closed_rows(self, position: int) -> list[dict[str, NDArray[np.uint8]]]:

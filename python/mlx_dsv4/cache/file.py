@@ -4,7 +4,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, flock
 from mmap import ACCESS_READ, MADV_DONTNEED, PAGESIZE, mmap
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_128
 
-from mlx_dsv4.errors import FileFormatError
+from mlx_dsv4.errors import DamagedFileError, FileFormatError
 
 MAGIC = b"DSV4ROWS"
 VERSION = 1
@@ -132,14 +132,18 @@ class SectionFile:
 
     Raises:
         OSError: the path cannot be opened.
-        FileFormatError: not such a file, of another version, cut short, or damaged.
+        FileFormatError: not such a file, or of another version.
+        DamagedFileError: cut short, or its header has changed.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.file = self.path.open("rb")
+        self._opened = opened = ExitStack()
+        # Without waiting for a writer, should it be a named pipe.
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+        self.file = opened.enter_context(os.fdopen(descriptor, "rb"))
         try:
-            self._map = self._map_file()
+            self._map = opened.enter_context(self._map_file())
             header = self._check_prelude()
             self.fields = self._parse(header)
             self._sections = self._place_sections(PRELUDE.size + len(header))
@@ -152,7 +156,7 @@ class SectionFile:
         """Copy a section into contiguous memory of its size, and check it.
 
         Raises:
-            FileFormatError: the section is damaged; part of ``target`` is written.
+            DamagedFileError: the section has changed; part of ``target`` is written.
         """
         section, digest = self._sections[name], xxh3_128()
         at = section.offset
@@ -162,7 +166,7 @@ class SectionFile:
             self._let_go(at, at + piece.nbytes)
             at += piece.nbytes
         if digest.hexdigest() != section.digest:
-            raise self._error(
+            raise self._damage(
                 f"section {name!r} is damaged: its xxh3_128 must be {section.digest}; "
                 f"got {digest.hexdigest()}"
             )
@@ -171,15 +175,15 @@ class SectionFile:
         """A section as bytes, checked.
 
         Raises:
-            FileFormatError: the section is damaged.
+            DamagedFileError: the section has changed.
         """
         data = np.empty(self.n_bytes[name], np.uint8)
         self.read_into(name, data)
         return data
 
     def close(self) -> None:
-        """Let go of the file."""
-        self.file.close()
+        """Let go of the file, and of its map, which keeps it open and locked too."""
+        self._opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -195,10 +199,13 @@ class SectionFile:
     def _error(self, message: str) -> FileFormatError:
         return FileFormatError(f"{self.path}: {message}")
 
+    def _damage(self, message: str) -> DamagedFileError:
+        return DamagedFileError(f"{self.path}: {message}")
+
     def _map_file(self) -> mmap:
         n_bytes = os.fstat(self.file.fileno()).st_size
         if n_bytes < PRELUDE.size:
-            raise self._error(
+            raise self._damage(
                 f"a saved cache has at least {PRELUDE.size} bytes; the file has {n_bytes}"
             )
         return mmap(self.file.fileno(), 0, access=ACCESS_READ)
@@ -211,12 +218,12 @@ class SectionFile:
         if version != VERSION:
             raise self._error(f"version of the file must be {VERSION}; got {version}")
         if n_bytes != len(self._map):
-            raise self._error(f"the file must have {n_bytes} bytes; it has {len(self._map)}")
+            raise self._damage(f"the file must have {n_bytes} bytes; it has {len(self._map)}")
         if header_bytes > min(MAX_HEADER_BYTES, n_bytes - PRELUDE.size):
             raise self._error(f"the header must lie in the file; got {header_bytes} bytes")
         header = self._map[PRELUDE.size : PRELUDE.size + header_bytes]
         if _prelude(header, n_bytes) != self._map[: PRELUDE.size]:
-            raise self._error("the header is damaged: its digest does not match")
+            raise self._damage("the header is damaged: its digest does not match")
         return header
 
     def _parse(self, header: bytes) -> dict[str, Any]:
@@ -235,7 +242,8 @@ class SectionFile:
             for entry in self.fields.pop("sections"):
                 n_bytes = entry["n_bytes"]
                 known = entry.keys() == {"name", "n_bytes", "xxh3_128"}
-                if not known or type(n_bytes) is not int or n_bytes < 0:
+                fits = type(n_bytes) is int and 0 <= n_bytes <= len(self._map)
+                if not known or not fits:
                     raise ValueError(f"got {entry}")
                 if entry["name"] in sections:
                     raise ValueError(f"two are called {entry['name']!r}")

@@ -219,7 +219,8 @@ def plan_span(
         )
     if end > capacity_tokens:
         raise CacheStateError(
-            f"{n_tokens} tokens at position {start} reach past the cache's {capacity_tokens} tokens"
+            f"{n_tokens} tokens at position {start} reach past the cache's {capacity_tokens} "
+            f"tokens: grow it, or make a larger one"
         )
     first_row = start // ratio if ratio else 0
     rows = end // ratio if ratio else 0

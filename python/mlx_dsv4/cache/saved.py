@@ -93,7 +93,7 @@ def load_cache(
         OSError: the file cannot be opened.
         FileFormatError: it is not a saved cache, or damaged.
         SnapshotError: it is of another model, row format or tokenizer; names every field.
-        PlanError: it holds more tokens than the plan.
+        PlanError: it holds more tokens than the plan, or the plan is of another model.
         AllocationError: the cache does not fit in memory.
     """
     with SavedFile(path) as file:
@@ -116,6 +116,12 @@ class SavedFile(SectionFile):
         if self.fields.keys() != {"fingerprint", "position"} or type(position) is not int:
             self.close()
             raise self._error("the header must hold fingerprint, position and sections")
+        if self.n_bytes.get("tokens") != position * TOKEN.itemsize:
+            self.close()
+            raise self._error(
+                f"position {position}: sections must begin with {TOKEN.itemsize} bytes a token; "
+                f"got {self.n_bytes.get('tokens')} bytes of the name 'tokens'"
+            )
         self.position: int = position
 
     @property
@@ -153,6 +159,8 @@ class SavedFile(SectionFile):
         wrong = list(differences(expected_fields, {"fingerprint": self.fields["fingerprint"]}))
         if wrong:
             raise SnapshotError(f"{self.path}: {'; '.join(wrong)}")
+        if (plan.config, plan.row_dtype) != (fingerprint.config, fingerprint.row_format):
+            raise PlanError(f"{self.path}: the plan must be of the fingerprint's model and rows")
         if self.position > plan.capacity_tokens:
             raise PlanError(
                 f"{self.path}: the cache must hold {self.position} tokens; "

@@ -3,12 +3,15 @@
 import logging
 import math
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
+from stat import S_ISREG
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +19,7 @@ from xxhash import xxh3_128
 
 from mlx_dsv4.cache.cache import Cache
 from mlx_dsv4.cache.file import PARTIAL
-from mlx_dsv4.cache.fingerprint import Fingerprint
+from mlx_dsv4.cache.fingerprint import Fingerprint, differences
 from mlx_dsv4.cache.plan import CachePlan
 from mlx_dsv4.cache.saved import (
     SavedCache,
@@ -27,9 +30,10 @@ from mlx_dsv4.cache.saved import (
     saved_bytes,
 )
 from mlx_dsv4.cache.snapshot import Snapshot
-from mlx_dsv4.errors import BudgetError, FileFormatError
+from mlx_dsv4.errors import BudgetError, DamagedFileError, FileFormatError
 
 SUFFIX = ".dsv4cache"
+NAME = re.compile(rf"([0-9a-f]{{32}})-(0|[1-9][0-9]*)-([0-9a-f]{{32}}){re.escape(SUFFIX)}")
 HALF_LIFE_SECONDS = 24 * 3600.0  # after which a file that nobody used is worth half as much
 LEFT_BEHIND_SECONDS = 60.0  # before which an unlocked partial file may still be about to be locked
 
@@ -58,8 +62,8 @@ class Entry:
 
     def usefulness(self, now: float) -> float:
         """Prompt tokens it saves per byte, halved for every day without use."""
-        half_lives = (now - self.used) / HALF_LIFE_SECONDS
-        return self.n_tokens / self.n_bytes * math.pow(0.5, half_lives)
+        half_lives = max(0.0, now - self.used) / HALF_LIFE_SECONDS  # clocks may be set back
+        return self.n_tokens / max(1, self.n_bytes) * math.pow(0.5, half_lives)
 
 
 class CacheStore:
@@ -74,13 +78,15 @@ class CacheStore:
             evicted, and where those that are left are in use.
 
     Raises:
-        BudgetError: ``budget_bytes`` is less than 1.
+        BudgetError: ``budget_bytes`` is no integer, or less than 1.
         OSError: the folder is not there and cannot be made.
     """
 
     def __init__(self, folder: str | os.PathLike[str], budget_bytes: int) -> None:
-        if budget_bytes < 1:
-            raise BudgetError(f"budget_bytes must be at least 1; got {budget_bytes}")
+        if not isinstance(budget_bytes, int) or budget_bytes < 1:
+            raise BudgetError(
+                f"budget_bytes must be an integer of at least 1; got {budget_bytes!r}"
+            )
         self.folder = Path(folder)
         self.budget_bytes = budget_bytes
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +123,7 @@ class CacheStore:
             )
         kind = snapshot.fingerprint.digest()
         path = self.folder / f"{kind}-{len(ids)}-{token_key(ids)}{SUFFIX}"
-        if not self._has(path, logits is not None):
+        if not self._has(path, ids, snapshot.fingerprint, with_logits=logits is not None):
             save_cache(path, cache, tokens=tokens, logits=logits, snapshot=snapshot)
         self.evict(keep=path)
         return path
@@ -125,19 +131,27 @@ class CacheStore:
     def load(
         self, tokens: Sequence[int], plan: CachePlan, fingerprint: Fingerprint
     ) -> SavedCache | None:
-        """A cache of the longest saved prefix of ``tokens``; None if there is none.
+        """A cache of the longest saved prefix of ``tokens`` that fits; None if there is none.
 
-        Damaged files are removed, with a warning in the log, and the next one is tried.
+        All of ``tokens`` count as a prefix if their logits were saved too. A damaged file is
+        removed, with a warning in the log, and the next one is tried.
+
+        Args:
+            tokens: The prompt.
+            plan: Sizes of the cache to make; longer prefixes are passed over.
+            fingerprint: What the rows must depend on.
 
         Raises:
-            PlanError, AllocationError, OSError: as :func:`load_cache`.
+            PlanError: the plan is of another model or row format than the fingerprint.
+            PromptError: tokens that are no integers.
+            AllocationError, OSError: as :func:`load_cache`.
         """
-        while (file := self.find(tokens, fingerprint)) is not None:
+        for file in self._prefixes(tokens[: plan.capacity_tokens], fingerprint, len(tokens)):
             with file:
                 try:
                     return file.load(plan, fingerprint)
                 except FileFormatError as error:
-                    self._discard(file.path, error)
+                    self._pass_over(file.path, error)
         return None
 
     def find(self, tokens: Sequence[int], fingerprint: Fingerprint) -> SavedFile | None:
@@ -148,20 +162,26 @@ class CacheStore:
         Raises:
             PromptError: tokens that are no integers.
         """
-        ids = integers(tokens)
-        kind = fingerprint.digest()
+        return next(self._prefixes(tokens, fingerprint, len(tokens)), None)
+
+    def _prefixes(
+        self, tokens: Sequence[int], fingerprint: Fingerprint, n_prompt: int
+    ) -> Iterator[SavedFile]:
+        """Open files of prefixes of the first tokens of a prompt, the longest first."""
+        ids, kind = integers(tokens), fingerprint.digest()
         fitting = [e for e in self.entries() if e.kind == kind and e.n_tokens <= len(ids)]
         for entry in sorted(fitting, key=lambda entry: entry.n_tokens, reverse=True):
-            if entry.key != token_key(ids[: entry.n_tokens]):
+            prefix = ids[: entry.n_tokens]
+            if entry.key != token_key(prefix):
                 continue
-            file = self._open(entry.path)
+            file = self._open(entry.path, prefix, fingerprint)
             if file is None:
                 continue
-            if self._is_prefix(file, ids):
+            if file.has_logits or len(prefix) < n_prompt:
                 os.utime(file.file.fileno())
-                return file
-            file.close()
-        return None
+                yield file
+            else:
+                file.close()
 
     def evict(self, *, keep: Path | None = None) -> None:
         """Remove the least useful files, and partial ones left behind, down to the budget.
@@ -176,23 +196,24 @@ class CacheStore:
             for entry in sorted(entries, key=lambda entry: entry.usefulness(now)):
                 if excess <= 0:
                     return
-                if entry.path != keep and _remove_unused(entry.path):
+                kept = keep is not None and entry.path.name == keep.name
+                if not kept and _remove_unused(entry.path):
                     excess -= entry.n_bytes
             if excess > 0:
                 _log.warning("%s exceeds its budget by %d bytes in use", self.folder, excess)
 
     def _entry(self, path: Path) -> Entry | None:
-        kind, *rest = path.name.removesuffix(SUFFIX).split("-")
-        try:
-            n_tokens, key = rest
-            found = path.stat()
-            return Entry(path, kind, int(n_tokens), key, found.st_size, found.st_mtime)
-        except (ValueError, FileNotFoundError):  # not one of ours, or evicted meanwhile
+        name, found = NAME.fullmatch(path.name), _regular(path)
+        if name is None or found is None:
             return None
+        kind, n_tokens, key = name.groups()
+        return Entry(path, kind, int(n_tokens), key, found.st_size, found.st_mtime)
 
-    def _has(self, path: Path, with_logits: bool) -> bool:
+    def _has(
+        self, path: Path, ids: NDArray[np.int64], fingerprint: Fingerprint, *, with_logits: bool
+    ) -> bool:
         """Whether the file is there with all that would be written; then it counts as used."""
-        file = self._open(path)
+        file = self._open(path, ids, fingerprint)
         if file is None:
             return False
         with file:
@@ -201,33 +222,30 @@ class CacheStore:
             os.utime(file.file.fileno())
             return True
 
-    def _open(self, path: Path) -> SavedFile | None:
-        """The file, locked against eviction; None if it is gone or damaged."""
+    def _open(
+        self, path: Path, ids: NDArray[np.int64], fingerprint: Fingerprint
+    ) -> SavedFile | None:
+        """The file, locked against eviction; None if it is gone, damaged, or of other tokens."""
+        file = None
         try:
-            file = SavedFile(path)
+            file = _open_locked(path)
+            _check_name(file, ids, fingerprint)
+            return file
         except FileNotFoundError:
             return None
         except FileFormatError as error:
-            self._discard(path, error)
+            if file is not None:
+                file.close()
+            self._pass_over(path, error)
             return None
-        flock(file.file, LOCK_SH)
-        if os.fstat(file.file.fileno()).st_nlink == 0:  # evicted before it was locked
-            file.close()
-            return None
-        return file
 
-    def _is_prefix(self, file: SavedFile, ids: NDArray[np.int64]) -> bool:
-        if file.position == len(ids) and not file.has_logits:
-            return False
-        try:
-            return np.array_equal(file.tokens(), ids[: file.position])
-        except FileFormatError as error:
-            self._discard(file.path, error)
-            return False
-
-    def _discard(self, path: Path, error: FileFormatError) -> None:
-        _log.warning("removing a damaged file: %s", error)
-        path.unlink(missing_ok=True)
+    def _pass_over(self, path: Path, error: FileFormatError) -> None:
+        """Remove a file if it is damaged; one of another version may be another program's."""
+        if isinstance(error, DamagedFileError):
+            _log.warning("removing a damaged file: %s", error)
+            path.unlink(missing_ok=True)
+        else:
+            _log.warning("passing over a file: %s", error)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -237,8 +255,9 @@ class CacheStore:
             yield
 
     def _remove_left_behind(self) -> None:
-        for path in self.folder.glob(f".*{PARTIAL}"):
-            if path.exists() and time.time() - path.stat().st_mtime > LEFT_BEHIND_SECONDS:
+        for path in self.folder.glob(f".*{SUFFIX}.*{PARTIAL}"):
+            found = _regular(path)
+            if found is not None and time.time() - found.st_mtime > LEFT_BEHIND_SECONDS:
                 _remove_unused(path)
 
 
@@ -247,11 +266,51 @@ def token_key(ids: NDArray[np.int64]) -> str:
     return xxh3_128(ids.data).hexdigest()
 
 
+def _regular(path: Path) -> os.stat_result | None:
+    """What the system says of a file; None if it is gone, or something else, such as a folder."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    return found if S_ISREG(found.st_mode) else None
+
+
+def _open_locked(path: Path) -> SavedFile:
+    """The file that has this name once it is locked."""
+    while True:
+        file = SavedFile(path)
+        flock(file.file, LOCK_SH)
+        if _is_named(file.file):
+            return file
+        file.close()
+
+
+def _is_named(file: BinaryIO) -> bool:
+    """Whether an open file has not been removed or replaced."""
+    return os.fstat(file.fileno()).st_nlink > 0
+
+
+def _check_name(file: SavedFile, ids: NDArray[np.int64], fingerprint: Fingerprint) -> None:
+    """Refuse a file that holds something else than its name says.
+
+    Raises:
+        DamagedFileError: it does, or its tokens have changed.
+    """
+    expected, found = fingerprint.fields(), file.fields["fingerprint"]
+    wrong = any(differences({"fingerprint": expected}, {"fingerprint": found}))
+    if wrong or not np.array_equal(file.tokens(), ids):
+        raise DamagedFileError(
+            f"{file.path}: it holds other tokens, or another model's, than its name says"
+        )
+
+
 def _remove_unused(path: Path) -> bool:
     """Remove a file unless somebody has it locked; whether it is gone."""
     try:
         with path.open("rb") as file:
             flock(file, LOCK_EX | LOCK_NB)
+            if not _is_named(file):  # replaced, by one that may be in use
+                return False
             path.unlink(missing_ok=True)
     except BlockingIOError:
         return False

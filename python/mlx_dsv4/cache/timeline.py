@@ -8,8 +8,15 @@ _stretch_ids = count()
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A position on a timeline; it is still held while the rows before it are the same."""
+    """A position on a timeline; it is still held while the rows before it are the same.
 
+    Attributes:
+        root: Names the timeline and its forks.
+        stretch: Names the rows that end at the position.
+        position: Tokens before it.
+    """
+
+    root: int
     stretch: int
     position: int
 
@@ -21,16 +28,18 @@ class Timeline:
     gone back before its position and appended other tokens. Going back alone overwrites nothing.
 
     Attributes:
+        root: The same in forks alone.
         end: Rows of the positions before it are there.
     """
 
     def __init__(self) -> None:
         self._stretches = [(0, next(_stretch_ids))]  # (first position, id), both ascending
+        self.root = self._stretches[0][1]
         self.end = 0
 
     def mark(self, position: int) -> Mark:
         """A mark at a position up to ``end``."""
-        return Mark(self._stretch_before(position), position)
+        return Mark(self.root, self._stretch_before(position), position)
 
     def holds(self, mark: Mark) -> bool:
         """Whether the rows before the mark are those that were there when it was made."""
@@ -48,6 +57,7 @@ class Timeline:
     def fork(self, position: int) -> "Timeline":
         """Another timeline, with the rows before ``position`` and its own ones after."""
         other = Timeline()
+        other.root = self.root
         other._stretches = [*self._stretches]
         other._begin_stretch(position)
         return other

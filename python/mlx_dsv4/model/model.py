@@ -18,8 +18,9 @@ from mlx_dsv4.cache import (
     load_cache,
     plan_cache,
 )
+from mlx_dsv4.cache.fingerprint import differences
 from mlx_dsv4.config import ModelConfig
-from mlx_dsv4.errors import PromptError, UnsupportedModelError
+from mlx_dsv4.errors import CacheStateError, PromptError, UnsupportedModelError
 from mlx_dsv4.model.attention import ROUND_TRIPS, Attention
 from mlx_dsv4.model.feed_forward import FeedForward
 from mlx_dsv4.model.limits import unmet_limits
@@ -123,9 +124,11 @@ class Model:
 
         Raises:
             PromptError: no token, or an id outside the vocabulary; nothing has changed.
-            CacheStateError: the cache is poisoned or too small; nothing has changed.
+            CacheStateError: the cache is poisoned, too small or another model's; nothing has
+                changed.
         """
         ids = mx.array(self.check_tokens(tokens), mx.int32)
+        self._check_cache(cache)
         with mx.stream(self.device), cache.step(ids.size) as step:
             state = self._forward(ids, self._weights.embedding.rows(ids), cache, step)
             mx.eval(state, cache.handles())
@@ -147,6 +150,7 @@ class Model:
             PromptError, CacheStateError: as :meth:`prefill`.
             ValueError: a ``[1]`` int32 array that is known holds an id outside the vocabulary.
         """
+        self._check_cache(cache)
         with mx.stream(self.device):
             ids = self._token(token)
             x = self._weights.embedding.rows(ids)
@@ -204,6 +208,13 @@ class Model:
                     f"got {ids[-1]} at index {index}"
                 )
         return ids
+
+    def _check_cache(self, cache: Cache) -> None:
+        """Refuse rows of another model: attending to them would give an answer of neither."""
+        mine = self.fingerprint(row_dtype=cache.plan.row_dtype)
+        if cache.fingerprint != mine:
+            wrong = "; ".join(differences(mine.fields(), cache.fingerprint.fields()))
+            raise CacheStateError(f"the cache must be of this model: {wrong}")
 
     def _token(self, token: int | mx.array) -> mx.array:
         """One id as ``[1]`` int32."""
