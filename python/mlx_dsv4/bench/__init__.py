@@ -1,4 +1,4 @@
-"""Kernel benchmarks: one module per kernel family, each with ``run(report)``."""
+"""Benchmarks: one module per kernel family, each with ``run(report)``, and ``cache``."""
 
 from importlib import import_module
 

@@ -1,7 +1,7 @@
 """Timing, ceilings and reports shared by the benchmarks.
 
 Figures mean something beside the machine's ceiling of the same run, so every report carries
-one: the bytes a call must move over the read bandwidth measured in this process.
+one: the bytes a call must move over the bandwidth measured in this process.
 """
 
 import json
@@ -9,7 +9,7 @@ import platform
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import version
 from typing import Any, TextIO
@@ -65,42 +65,70 @@ class Report:
 
     Args:
         json_lines: Takes the JSON lines; ``None`` for none.
+        subject: What is measured: the key of its name in the JSON lines.
     """
 
-    def __init__(self, json_lines: TextIO | None = None) -> None:
+    def __init__(self, json_lines: TextIO | None = None, *, subject: str = "kernel") -> None:
         self._json_lines = json_lines
+        self._subject = subject
 
     def __call__(
-        self, kernel: str, case: str, samples: list[float], *, n_bytes: int, n_flops: int = 0
+        self,
+        name: str,
+        case: str,
+        samples: list[float],
+        *,
+        n_bytes: int,
+        n_flops: int = 0,
+        ceilings: Mapping[str, float] | None = None,
+        memory: Mapping[str, int] | None = None,
     ) -> None:
-        """Report one call of a kernel.
+        """Report one call.
 
         Args:
-            kernel: Op name.
-            case: Shape of this call, in words.
+            name: Of the op or operation.
+            case: Shape or circumstances of this call, in words.
             samples: Microseconds per call.
-            n_bytes: Bytes one call must read and write at least.
+            n_bytes: Bytes one call must read and write at least, or move.
             n_flops: Floating-point operations of one call (a multiply-add is two).
+            ceilings: GB/s that the same run measured, by what they limit; the read bandwidth if
+                None.
+            memory: Bytes of memory that the call took, by their kind.
         """
+        limits = {"read": read_gb_s()} if ceilings is None else ceilings
         median = statistics.median(samples)
         gb_s, gflop_s = n_bytes / median / 1e3, n_flops / median / 1e3
-        share = gb_s / read_gb_s()
-        print(
-            f"{kernel:<20} {case:<28} {median:10.1f} us {gb_s:7.2f} GB/s "
-            f"({share:5.0%} of read bandwidth) {gflop_s:7.1f} GFLOP/s",
-            flush=True,
-        )
-        if self._json_lines is None:
-            return
-        cpu = ops.cpu_kernels()
-        record = {
-            "kernel": kernel,
-            "case": case,
+        shares = ", ".join(f"{gb_s / limit:5.0%} of {kind}" for kind, limit in limits.items())
+        line = f"{name:<20} {case:<28} {median:10.1f} us"
+        if n_bytes:
+            line += f" {gb_s:7.2f} GB/s ({shares} bandwidth)".replace("_", " ")
+        if n_flops:
+            line += f" {gflop_s:7.1f} GFLOP/s"
+        for kind, amount in (memory or {}).items():
+            line += f", {kind.replace('_', ' ')} {amount / 1e6:.1f} MB"
+        figures = {
             "us_p50": round(median, 2),
             "us_min": round(min(samples), 2),
             "bytes": n_bytes,
             "flops": n_flops,
-            "read_gb_s": round(read_gb_s(), 2),
+            **{f"{kind}_gb_s": round(limit, 2) for kind, limit in limits.items()},
+            **{f"{kind}_bytes": amount for kind, amount in (memory or {}).items()},
+        }
+        self._write(line, name, case, figures)
+
+    def skip(self, name: str, case: str, reason: str) -> None:
+        """Report what was not measured, and why."""
+        self._write(f"{name:<20} {case:<28} skipped: {reason}", name, case, {"skipped": reason})
+
+    def _write(self, line: str, name: str, case: str, figures: Mapping[str, object]) -> None:
+        print(line, flush=True)
+        if self._json_lines is None:
+            return
+        cpu = ops.cpu_kernels()
+        record = {
+            self._subject: name,
+            "case": case,
+            **figures,
             "device": device_name(),
             "isa": cpu.isa,
             "threads": cpu.threads,

@@ -8,6 +8,7 @@ from weakref import WeakSet, ref
 import mlx.core as mx
 
 from mlx_dsv4.cache.layer import LayerCache
+from mlx_dsv4.cache.pages import expect_filling
 from mlx_dsv4.cache.plan import CachePlan
 from mlx_dsv4.errors import AllocationError, PlanError
 from mlx_dsv4.memory import available_bytes
@@ -80,4 +81,5 @@ class Buffers:
         for mine, theirs in zip(self.layers, source.layers, strict=True):
             rows = mine.closed(position)
             for kind, read in theirs.closed(position).items():
+                expect_filling(rows[kind])
                 rows[kind][:] = read

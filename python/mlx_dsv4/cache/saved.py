@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from mlx_dsv4.cache.cache import Cache
 from mlx_dsv4.cache.file import Bytes, SectionFile, file_bytes, replacing, write_sections
 from mlx_dsv4.cache.fingerprint import Fingerprint, differences
+from mlx_dsv4.cache.pages import expect_filling
 from mlx_dsv4.cache.plan import CachePlan
 from mlx_dsv4.cache.snapshot import Snapshot
 from mlx_dsv4.errors import PlanError, PromptError, SnapshotError
@@ -144,6 +145,7 @@ class SavedFile(SectionFile):
         for index, rows in enumerate(cache.closed_rows(self.position)):
             for kind, memory in rows.items():
                 if len(memory):
+                    expect_filling(memory)
                     self.read_into(f"{kind}.{index}", memory)
         logits = self.read("logits").view(LOGIT) if self.has_logits else None
         cache.begin_at(self.position, data)

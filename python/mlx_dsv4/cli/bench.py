@@ -1,17 +1,33 @@
-"""``mlx-dsv4 bench kernels``: the kernels at V4-Flash's shapes, beside the machine's ceiling."""
+"""``mlx-dsv4 bench``: kernels and caches at V4-Flash's shapes, beside the machine's ceiling."""
 
 import contextlib
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mlx_dsv4.bench import FAMILIES, run_family
+from mlx_dsv4.bench import cache as cache_bench
 from mlx_dsv4.bench.harness import Report, device_name, read_gb_s
+from mlx_dsv4.config import V4_FLASH
 
 app = typer.Typer(
     name="bench", help="Measure this machine.", no_args_is_help=True, add_completion=False
 )
+
+JsonLines = Annotated[
+    Path | None, typer.Option("--json", help="Also write one JSON line per figure here.")
+]
+
+
+@contextlib.contextmanager
+def reporting(json_lines: Path | None, *, subject: str) -> Iterator[Report]:
+    """A report to the terminal, and to a file if one is named."""
+    with contextlib.ExitStack() as stack:
+        file = None if json_lines is None else stack.enter_context(json_lines.open("w"))
+        yield Report(file, subject=subject)
 
 
 @app.callback()
@@ -24,9 +40,7 @@ def kernels(
     families: Annotated[
         list[str] | None, typer.Argument(help="Kernel families; all of them if none is named.")
     ] = None,
-    json_lines: Annotated[
-        Path | None, typer.Option("--json", help="Also write one JSON line per figure here.")
-    ] = None,
+    json_lines: JsonLines = None,
 ) -> None:
     """Time every kernel; each line says what share of the read bandwidth it reaches."""
     chosen = families or list(FAMILIES)
@@ -35,10 +49,40 @@ def kernels(
         raise typer.BadParameter(
             f"family must be one of {', '.join(FAMILIES)}; got {', '.join(unknown)}"
         )
-    with contextlib.ExitStack() as stack:
-        file = None if json_lines is None else stack.enter_context(json_lines.open("w"))
+    with reporting(json_lines, subject="kernel") as report:
         typer.echo(f"device {device_name()}, read bandwidth {read_gb_s():.1f} GB/s")
-        report = Report(file)
         for family in chosen:
             typer.echo(f"== {family}")
             run_family(family, report)
+
+
+@app.command()
+def cache(
+    capacities: Annotated[
+        list[int] | None,
+        typer.Argument(
+            min=1,
+            max=V4_FLASH.context,
+            help="Tokens the caches hold.",
+            show_default=" ".join(map(str, cache_bench.CAPACITIES)),
+        ),
+    ] = None,
+    json_lines: JsonLines = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            help="Save caches here, on the disk that is to be measured.",
+            show_default="the system's folder for temporary files",
+        ),
+    ] = None,
+) -> None:
+    """Time full caches: snapshot, restore, branch, grow, save and load, beside plain copies."""
+    with (
+        reporting(json_lines, subject="operation") as report,
+        tempfile.TemporaryDirectory(prefix="mlx-dsv4-bench-", dir=folder) as files,
+    ):
+        for capacity in capacities or cache_bench.CAPACITIES:
+            typer.echo(f"== {capacity} tokens")
+            cache_bench.run(report, capacity, Path(files))
