@@ -119,7 +119,7 @@ def test_too_little_memory_is_refused(cache: Cache, monkeypatch: pytest.MonkeyPa
     [
         "mlx_dsv4.cache.layer.uninitialized",
         "mlx_dsv4.cache.buffers.Buffers.copy_closed_rows",
-        "mlx_dsv4.cache.cache.thaw",
+        "mlx_dsv4.cache.buffers.thaw",
         "mlx_dsv4.cache.cache.freeze",
     ],
 )

@@ -1,16 +1,22 @@
 """The buffers of a cache, and who else reads them."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import RLock
 from typing import TYPE_CHECKING
 from weakref import WeakSet, ref
 
 import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
 
-from mlx_dsv4.cache.layer import LayerCache
+from mlx_dsv4.cache.layer import LayerCache, Rows
 from mlx_dsv4.cache.pages import expect_filling
 from mlx_dsv4.cache.plan import CachePlan
-from mlx_dsv4.errors import AllocationError, PlanError
+from mlx_dsv4.cache.snapshot import thaw
+from mlx_dsv4.cache.timeline import Mark, Timeline
+from mlx_dsv4.errors import AllocationError, PlanError, SnapshotError
 from mlx_dsv4.memory import available_bytes
 
 if TYPE_CHECKING:
@@ -27,6 +33,7 @@ class Buffers:
 
     Attributes:
         owner: The cache that writes; gone when it is, or has moved to other buffers.
+        timeline: Of the cache that wrote last; says which rows are still those of a mark.
         readers: Branches that have not written yet.
         lock: Held while somebody moves in or out.
 
@@ -45,6 +52,7 @@ class Buffers:
         self.plan = plan
         self.layers = tuple(LayerCache(layer) for layer in plan.layers)
         self.owner: ref[Cache] | None = None
+        self.timeline = Timeline()
         self.readers: WeakSet[Cache] = WeakSet()
         self.lock = RLock()
         self.submitted: list[mx.array] = []
@@ -71,10 +79,31 @@ class Buffers:
             _log.warning("work on a cache failed before it was given up", exc_info=True)
         self.submitted = []
 
+    def thaw(self, data: NDArray[np.uint8], position: int) -> None:
+        """Put the ring and the states of a snapshot back; nothing may be in flight."""
+        thaw(data, self.layers, position)
+        for layer in self.layers:
+            layer.drop_handles()
+        self.submitted = []
+
     def only_reader_is(self, cache: "Cache") -> bool:
         """Whether nobody else reads or writes here."""
         owned = self.owner is not None and self.owner() is not None
         return not owned and list(self.readers) == [cache]
+
+    @contextmanager
+    def lend_rows(self, mark: Mark) -> Iterator[list[Rows]]:
+        """The memory of closed spans' rows before a mark, by layer, to read from.
+
+        Raises:
+            SnapshotError: at the end, if a cache wrote over them meanwhile.
+        """
+        yield [layer.closed(mark.position) for layer in self.layers]
+        if not self.timeline.holds(mark):
+            raise SnapshotError(
+                f"the rows before the snapshot's position {mark.position} must still be in this "
+                f"cache: tokens were appended meanwhile from an earlier position"
+            )
 
     def copy_closed_rows(self, source: "Buffers", position: int) -> None:
         """Take the rows of closed spans from other buffers, which are only read."""

@@ -1,7 +1,7 @@
 """The cache of one session: plan, work, commit; go back, branch, grow."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from weakref import ref
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from mlx_dsv4.cache.anchors import Anchors
 from mlx_dsv4.cache.buffers import Buffers
 from mlx_dsv4.cache.fingerprint import Fingerprint, differences
-from mlx_dsv4.cache.layer import LayerCache
+from mlx_dsv4.cache.layer import LayerCache, Rows
 from mlx_dsv4.cache.plan import CachePlan, SpanPlan, plan_span
-from mlx_dsv4.cache.snapshot import Snapshot, freeze, thaw
+from mlx_dsv4.cache.snapshot import Snapshot, freeze
 from mlx_dsv4.cache.timeline import Timeline
 from mlx_dsv4.errors import CacheStateError, SnapshotError
 
@@ -205,7 +205,7 @@ class Cache:
             else:
                 self._held.abandon()
                 self._poison = "a restore was interrupted"
-                self._thaw(snapshot.data, self._held, snapshot.position)
+                self._held.thaw(snapshot.data, snapshot.position)
             self.position = snapshot.position
             self._poison = None
 
@@ -329,12 +329,16 @@ class Cache:
                 f"those of a branch; branch before going back to keep both"
             )
 
-    def closed_rows(self, position: int) -> list[dict[str, NDArray[np.uint8]]]:
+    def closed_rows(self, position: int) -> list[Rows]:
         """The memory of closed spans' rows by layer and kind; see :meth:`LayerCache.closed`.
 
         They do not change while nobody goes back before ``position`` and appends.
         """
         return [layer.closed(position) for layer in self._held.layers]
+
+    def lend_rows(self, snapshot: Snapshot) -> AbstractContextManager[list[Rows]]:
+        """:meth:`closed_rows` to read; raises SnapshotError at the end if they were overwritten."""
+        return self._held.lend_rows(snapshot.mark)
 
     def begin_at(self, position: int, data: NDArray[np.uint8]) -> None:
         """Continue at a position whose rows were put into the memory of :meth:`closed_rows`.
@@ -344,8 +348,8 @@ class Cache:
             data: As in a :class:`Snapshot`.
         """
         self.reset()
-        self._thaw(data, self._held, position)
-        self._timeline = Timeline()
+        self._held.thaw(data, position)
+        self._timeline = self._held.timeline = Timeline()
         self._timeline.append(position)
         self.position = position
 
@@ -356,7 +360,7 @@ class Cache:
                 return
             if self._held.only_reader_is(self):
                 self._held.abandon()
-                self._thaw(self._frozen.data, self._held, self.position)
+                self._held.thaw(self._frozen.data, self.position)
                 self._enter(self._held)
             else:
                 self._move_to(Buffers(self.plan))
@@ -378,7 +382,7 @@ class Cache:
                 snapshot = self._frozen or self.snapshot()
                 # Those after the cursor too: a snapshot may go forward to them again.
                 target.copy_closed_rows(source, self._timeline.end)
-                self._thaw(snapshot.data, target, self.position)
+                target.thaw(snapshot.data, self.position)
             source.readers.discard(self)
             if not self._frozen:
                 source.owner = None
@@ -386,14 +390,7 @@ class Cache:
 
     def _enter(self, buffers: Buffers) -> None:
         buffers.readers.discard(self)
-        buffers.owner = ref(self)
+        buffers.owner, buffers.timeline = ref(self), self._timeline
         self.plan = buffers.plan
         self._buffers = buffers
         self._frozen = None
-
-    @staticmethod
-    def _thaw(data: NDArray[np.uint8], target: Buffers, position: int) -> None:
-        thaw(data, target.layers, position)
-        for layer in target.layers:
-            layer.drop_handles()
-        target.submitted = []

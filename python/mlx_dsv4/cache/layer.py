@@ -8,6 +8,7 @@ from mlx_dsv4.cache.plan import STATE_NAMES, LayerPlan
 from mlx_dsv4.ops import host_bytes, uninitialized
 
 DTYPES = {"bfloat16": mx.bfloat16, "float32": mx.float32}
+Rows = dict[str, NDArray[np.uint8]]  # memory by kind, [rows, row bytes] each
 EMPTY = {"value": 0.0, "score": -np.inf}  # what a state holds where no token is
 
 
@@ -63,7 +64,7 @@ class LayerCache:
         rows = [self.attention_kv] + ([] if self.indexer_kv is None else [self.indexer_kv])
         return rows + states
 
-    def closed(self, position: int) -> dict[str, NDArray[np.uint8]]:
+    def closed(self, position: int) -> Rows:
         """The memory of the rows of closed spans after ``position`` tokens, ``[rows, row bytes]``
         by kind. They are never written again."""
         n_rows = position // self.ratio if self.ratio else 0

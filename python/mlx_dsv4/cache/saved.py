@@ -73,11 +73,10 @@ def save_cache(
     if logits is not None:
         sections["logits"] = _logit_bytes(logits, snapshot)
     sections["snapshot"] = snapshot.data
-    for index, rows in enumerate(cache.closed_rows(snapshot.position)):
-        sections |= {f"{kind}.{index}": memory for kind, memory in rows.items() if len(memory)}
-    with replacing(path) as file:
+    with replacing(path) as file, cache.lend_rows(snapshot) as layers:
+        for index, rows in enumerate(layers):
+            sections |= {f"{kind}.{index}": memory for kind, memory in rows.items() if len(memory)}
         write_sections(file, _fields(snapshot), sections)
-        cache.check_holds(snapshot)
 
 
 def load_cache(
