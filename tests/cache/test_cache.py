@@ -1,5 +1,8 @@
 """The cache protocol: plan, work, commit, poison, reset."""
 
+import copy
+import pickle
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -7,7 +10,7 @@ import pytest
 from mlx_dsv4.cache import Cache, plan_cache
 from mlx_dsv4.cache.buffers import Buffers
 from mlx_dsv4.config import V4_FLASH
-from mlx_dsv4.errors import AllocationError, CacheStateError, PlanError
+from mlx_dsv4.errors import AllocationError, CacheStateError, PlanError, SnapshotError
 from mlx_dsv4.gguf.tiny import tiny_config
 
 CONFIG = tiny_config()
@@ -105,3 +108,74 @@ def test_two_caches_are_independent() -> None:
         pass
     second.poison("test")
     assert (first.position, first.poisoned, second.position) == (10, False, 0)
+
+
+def test_whatever_strikes_within_a_call_poisons(cache: Cache) -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), cache.step(3):
+        raise Unprintable
+    assert (cache.position, cache.poisoned) == (0, True)
+    cache.reset()
+    with pytest.raises(CacheStateError, match="poisoned"), cache.step(3):
+        cache.plan_step(1)
+    cache.reset()
+    for change in (cache.reset, lambda: cache.poison("test")):
+        with pytest.raises(CacheStateError, match="while a call runs"), cache.step(3):
+            change()
+        assert cache.poisoned
+        cache.reset()
+    with cache.step(3):
+        assert cache.poisoned
+    assert (cache.position, cache.poisoned) == (3, False)
+
+
+def test_an_interrupted_commit_poisons(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with cache.step(130):
+        pass
+    before = cache.snapshot()
+    for place in ("Timeline.append", "Timeline.cut"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"mlx_dsv4.cache.timeline.{place}", interrupt)
+            with pytest.raises(KeyboardInterrupt), cache.step(3):
+                pass
+        assert cache.poisoned
+        cache.restore(before)
+        assert (cache.position, cache.poisoned) == (130, False)
+
+
+@pytest.mark.parametrize("tokens", [1.5, float("nan"), "1", None])
+def test_a_step_of_no_whole_number_of_tokens_is_refused(cache: Cache, tokens: object) -> None:
+    with (
+        pytest.raises(CacheStateError, match="a step needs a whole number of tokens; got"),
+        cache.step(tokens),
+    ):
+        pytest.fail("the body must not run")
+    assert (cache.position, cache.poisoned) == (0, False)
+
+
+@pytest.mark.parametrize("capacity", [1.5, "9", None, float("nan")])
+def test_a_capacity_that_is_no_integer_is_refused(cache: Cache, capacity: object) -> None:
+    for make in (lambda: plan_cache(CONFIG, capacity), lambda: cache.grow(capacity)):
+        with pytest.raises(PlanError, match="context must be an integer; got"):
+            make()
+
+
+def test_copies_are_refused(cache: Cache) -> None:
+    snapshot = cache.snapshot()
+    for make in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(CacheStateError, match="cannot be copied: branch from a snapshot"):
+            make(cache)
+    with pytest.raises(SnapshotError, match="save the cache to a file"):
+        pickle.dumps(snapshot)
+    assert copy.deepcopy(snapshot) is snapshot
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        snapshot.data.flags.writeable = True
+    for wrong in (None, "snapshot", 3):
+        with pytest.raises(SnapshotError, match="a Snapshot is needed; got"):
+            cache.restore(wrong)

@@ -1,13 +1,14 @@
 """Caches: sizes, positions and the held buffers of a session."""
 
 from mlx_dsv4 import checked_backend  # noqa: F401 - before MLX is imported
-from mlx_dsv4.cache.cache import Cache, Step
+from mlx_dsv4.cache.cache import Cache
 from mlx_dsv4.cache.fingerprint import Fingerprint
 from mlx_dsv4.cache.layer import LayerCache
 from mlx_dsv4.cache.plan import (
     CachePlan,
     LayerPlan,
     SpanPlan,
+    Step,
     grown_capacity,
     plan_cache,
     plan_span,

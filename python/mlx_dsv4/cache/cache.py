@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from weakref import ref
 
 import mlx.core as mx
@@ -13,21 +13,12 @@ from mlx_dsv4.cache.anchors import Anchors
 from mlx_dsv4.cache.buffers import Buffers
 from mlx_dsv4.cache.fingerprint import Fingerprint, differences
 from mlx_dsv4.cache.layer import LayerCache, Rows
-from mlx_dsv4.cache.plan import CachePlan, SpanPlan, plan_span
+from mlx_dsv4.cache.plan import CachePlan, Step, plan_step
 from mlx_dsv4.cache.snapshot import Snapshot, freeze
 from mlx_dsv4.cache.timeline import Timeline
 from mlx_dsv4.errors import CacheStateError, SnapshotError
 
 Replay = Callable[[int, int], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One call on a cache: the tokens it appends, and where each kind of layer writes."""
-
-    start: int
-    n_tokens: int
-    spans: dict[int, SpanPlan]  # by ratio
 
 
 class Cache:
@@ -62,6 +53,7 @@ class Cache:
         self._timeline = Timeline()
         self._anchors = Anchors()
         self._poison: str | None = None
+        self._running: Step | None = None  # a call that has not ended
         self._buffers: Buffers | None = None
         # Of a branch that has not written yet: what is not in the buffers it reads.
         self._frozen: Snapshot | None = None
@@ -72,7 +64,7 @@ class Cache:
 
     @property
     def poisoned(self) -> bool:
-        return self._poison is not None
+        return self._poison is not None or self._running is not None
 
     @property
     def layers(self) -> tuple[LayerCache, ...]:
@@ -100,17 +92,7 @@ class Cache:
             CacheStateError: the cache is poisoned, or the tokens do not fit.
         """
         self._check_usable()
-        spans = {
-            layer.ratio: plan_span(
-                self.position,
-                n_tokens,
-                capacity_tokens=self.capacity_tokens,
-                window=layer.window,
-                ratio=layer.ratio,
-            )
-            for layer in self.plan.layers
-        }
-        return Step(self.position, n_tokens, spans)
+        return plan_step(self.plan, self.position, n_tokens)
 
     @contextmanager
     def step(self, n_tokens: int) -> Iterator[Step]:
@@ -124,14 +106,19 @@ class Cache:
         step = self.plan_step(n_tokens)
         self._own_buffers()
         self._give_up_rows(step.start)
+        # First and last, so that wherever an interrupt strikes it leaves a poisoned cache.
+        self._running = step
         try:
             yield step
+            if self._running is not step or self._poison:
+                raise CacheStateError("a cache must not be used by others while a call runs")
+            self._append(step.n_tokens)
         except BaseException as error:
             self.poison(f"{type(error).__name__} at positions {step.start}..: {error}")
             # What was submitted may still write, and must not meet what a restore writes.
             mx.synchronize(mx.default_stream(mx.default_device()))
             raise
-        self.commit(step.start, n_tokens)
+        self._running = None
 
     def commit(self, start: int, n_tokens: int) -> None:
         """Make ``n_tokens`` tokens at ``start`` part of the session.
@@ -146,10 +133,13 @@ class Cache:
             raise CacheStateError(
                 f"a commit must end in {start + 1}..{self.capacity_tokens}; got {start + n_tokens}"
             )
-        self._timeline.cut(start)
-        self.position += n_tokens
-        self._timeline.append(self.position)
+        self._append(n_tokens)
+
+    def _append(self, n_tokens: int) -> None:
         self._held.submitted = self.handles()
+        self._timeline.cut(self.position)
+        self._timeline.append(self.position + n_tokens)
+        self.position += n_tokens
 
     def poison(self, reason: str) -> None:
         """Declare the buffers unusable from the cursor on; the first reason is kept."""
@@ -158,15 +148,16 @@ class Cache:
 
     def reset(self) -> None:
         """Forget every token: position 0, values 0, scores -inf, not poisoned."""
-        if self._frozen:
-            self._move_to(Buffers(self.plan), keep_tokens=False)
+        target = Buffers(self.plan) if self._frozen else None
+        self._poison = "a reset was interrupted"
+        if target is not None:
+            self._move_to(target, keep_tokens=False)
             self._timeline.cut(0)
         self._held.abandon()
-        self._poison = "a reset was interrupted"
         for layer in self._held.layers:
             layer.reset()
         self.position = 0
-        self._poison = None
+        self._running = self._poison = None
 
     def snapshot(self) -> Snapshot:
         """This position as an immutable value of ``plan.snapshot_bytes`` bytes.
@@ -183,7 +174,7 @@ class Cache:
                 return replace(self._frozen, mark=mark)
         try:
             self._held.wait()
-        except BaseException as error:
+        except Exception as error:
             self.poison(f"{type(error).__name__} before position {self.position}: {error}")
             raise
         data = freeze(self._held.layers, self.position, self.plan.snapshot_bytes)
@@ -207,7 +198,7 @@ class Cache:
                 self._poison = "a restore was interrupted"
                 self._held.thaw(snapshot.data, snapshot.position)
             self.position = snapshot.position
-            self._poison = None
+            self._running = self._poison = None
 
     def branch(self, snapshot: Snapshot) -> "Cache":
         """A second cache that continues from a snapshot of this one.
@@ -286,7 +277,9 @@ class Cache:
             CacheStateError: no anchor lets it go there, and nothing has changed; or ``replay``
                 ended elsewhere.
         """
-        if not 0 <= position <= self.position:
+        if replay is not None and not callable(replay):
+            raise CacheStateError(f"replay must be a function of (start, end); got {replay!r}")
+        if not isinstance(position, int) or not 0 <= position <= self.position:
             raise CacheStateError(
                 f"rewind needs a position in 0..{self.position}, the cursor; got {position}"
             )
@@ -300,15 +293,17 @@ class Cache:
         reached = self.position
         if replay is not None and reached < position:
             replay(reached, position)
+            self._check_usable()
             if self.position != position:
                 raise CacheStateError(
                     f"replay({reached}, {position}) must end at {position}; got {self.position}"
                 )
 
     def _check_usable(self) -> None:
-        if self._poison is not None:
+        if self.poisoned:
+            reason = self._poison or "a call has not ended"
             raise CacheStateError(
-                f"cache is poisoned ({self._poison}); reset it or restore a snapshot to go on"
+                f"cache is poisoned ({reason}); reset it or restore a snapshot to go on"
             )
 
     def check_holds(self, snapshot: Snapshot) -> None:
@@ -317,6 +312,8 @@ class Cache:
         Raises:
             SnapshotError: as :meth:`restore`.
         """
+        if not isinstance(snapshot, Snapshot):
+            raise SnapshotError(f"a Snapshot is needed; got {type(snapshot).__name__}")
         if snapshot.fingerprint != self.fingerprint:
             wrong = differences(self.fingerprint.fields(), snapshot.fingerprint.fields())
             raise SnapshotError(f"snapshot is of another cache: {'; '.join(wrong)}")
@@ -353,6 +350,9 @@ class Cache:
         self._timeline.append(position)
         self.position = position
 
+    def __reduce_ex__(self, protocol: object) -> str:
+        raise CacheStateError("a cache cannot be copied: branch from a snapshot, or save it")
+
     def _own_buffers(self) -> None:
         """Make sure that this cache is the one that writes to its buffers."""
         with self._held.lock:
@@ -383,10 +383,11 @@ class Cache:
                 # Those after the cursor too: a snapshot may go forward to them again.
                 target.copy_closed_rows(source, self._timeline.end)
                 target.thaw(snapshot.data, self.position)
+            self._enter(target)
+            # After that: an interrupt between leaves a reader too many, which costs a copy.
             source.readers.discard(self)
-            if not self._frozen:
+            if source.owner is not None and source.owner() is self:
                 source.owner = None
-        self._enter(target)
 
     def _enter(self, buffers: Buffers) -> None:
         buffers.readers.discard(self)

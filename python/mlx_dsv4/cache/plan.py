@@ -1,5 +1,6 @@
 """Sizes and positions of a cache: pure arithmetic, checked before anything is allocated."""
 
+import operator
 from dataclasses import dataclass
 from math import prod
 
@@ -87,7 +88,7 @@ class CachePlan:
         Raises:
             PlanError: fewer tokens than planned here, or more than the model's context.
         """
-        if capacity_tokens < self.capacity_tokens:
+        if _integer(capacity_tokens) < self.capacity_tokens:
             raise PlanError(
                 f"a cache grows: capacity must be at least {self.capacity_tokens} tokens; "
                 f"got {capacity_tokens}"
@@ -127,6 +128,7 @@ def plan_cache(
     Raises:
         PlanError: names the layer or number that no cache can be planned for.
     """
+    capacity_tokens = _integer(capacity_tokens)
     _check(config, capacity_tokens, row_dtype)
     layers = tuple(
         _plan_layer(config, index, ratio, capacity_tokens, row_dtype)
@@ -139,6 +141,13 @@ def plan_cache(
             f"at most {MAX_BYTES} can be addressed"
         )
     return plan
+
+
+def _integer(capacity_tokens: object) -> int:
+    try:
+        return operator.index(capacity_tokens)  # type: ignore[arg-type]
+    except TypeError:
+        raise PlanError(f"context must be an integer; got {capacity_tokens!r}") from None
 
 
 def _check(config: ModelConfig, capacity_tokens: int, row_dtype: str) -> None:
@@ -212,6 +221,8 @@ def plan_span(
     Raises:
         CacheStateError: the call is empty or reaches past the capacity.
     """
+    if not isinstance(n_tokens, int):
+        raise CacheStateError(f"a step needs a whole number of tokens; got {n_tokens!r}")
     end = start + n_tokens
     if n_tokens < 1 or start < 0:
         raise CacheStateError(
@@ -234,3 +245,31 @@ def plan_span(
         compressed_count=rows - first_row,
         compressed_valid=rows,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call on a cache: the tokens it appends, and where each kind of layer writes."""
+
+    start: int
+    n_tokens: int
+    spans: dict[int, SpanPlan]  # by ratio
+
+
+def plan_step(plan: CachePlan, start: int, n_tokens: int) -> Step:
+    """Plan a call of ``n_tokens`` tokens at ``start`` in every kind of layer.
+
+    Raises:
+        CacheStateError: as :func:`plan_span`.
+    """
+    spans = {
+        layer.ratio: plan_span(
+            start,
+            n_tokens,
+            capacity_tokens=plan.capacity_tokens,
+            window=layer.window,
+            ratio=layer.ratio,
+        )
+        for layer in plan.layers
+    }
+    return Step(start, n_tokens, spans)

@@ -1,5 +1,6 @@
 """Caches kept over a restart: save, load, and what makes a file one of this model."""
 
+import errno
 import operator
 import os
 from collections.abc import Sequence
@@ -63,9 +64,9 @@ def save_cache(
         OSError: the file cannot be written.
     """
     path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} must be a file; got a folder")
-    snapshot = snapshot or cache.snapshot()
+    if path.exists() and not path.is_file():
+        raise FileExistsError(errno.EEXIST, "must be a regular file to be replaced", str(path))
+    snapshot = cache.snapshot() if snapshot is None else snapshot
     cache.check_holds(snapshot)
     sections: dict[str, Bytes] = {
         "tokens": checked_ids(tokens, snapshot).astype(TOKEN).view(np.uint8)

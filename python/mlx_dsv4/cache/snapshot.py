@@ -9,6 +9,7 @@ from mlx_dsv4.cache.fingerprint import Fingerprint
 from mlx_dsv4.cache.layer import LayerCache
 from mlx_dsv4.cache.plan import WINDOW
 from mlx_dsv4.cache.timeline import Mark
+from mlx_dsv4.errors import SnapshotError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +38,12 @@ class Snapshot:
     def n_bytes(self) -> int:
         return self.data.nbytes
 
+    def __deepcopy__(self, memo: object) -> "Snapshot":
+        return self
+
+    def __reduce_ex__(self, protocol: object) -> str:
+        raise SnapshotError("a snapshot is of use beside its cache alone: save the cache to a file")
+
 
 def freeze(layers: tuple[LayerCache, ...], position: int, n_bytes: int) -> NDArray[np.uint8]:
     """The ring and the states of layers at a position: ``data`` of a snapshot."""
@@ -53,7 +60,7 @@ def freeze(layers: tuple[LayerCache, ...], position: int, n_bytes: int) -> NDArr
             at += state.nbytes
     assert at == n_bytes
     data.flags.writeable = False
-    return data
+    return data[:]  # of a view, nobody can make it writeable again
 
 
 def thaw(data: NDArray[np.uint8], layers: tuple[LayerCache, ...], position: int) -> None:

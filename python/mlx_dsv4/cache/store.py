@@ -113,7 +113,8 @@ class CacheStore:
             BudgetError: it alone would exceed the budget; nothing has changed.
             PromptError, SnapshotError, CacheStateError, OSError: as :func:`save_cache`.
         """
-        snapshot = snapshot or cache.snapshot()
+        snapshot = cache.snapshot() if snapshot is None else snapshot
+        cache.check_holds(snapshot)
         ids = checked_ids(tokens, snapshot)
         n_bytes = saved_bytes(cache.plan, snapshot, has_logits=logits is not None)
         if n_bytes > self.budget_bytes:
