@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from mlx_dsv4.bench import cache as cache_bench
 from mlx_dsv4.bench import ceilings
 from mlx_dsv4.bench.harness import Report
-from mlx_dsv4.cache import pages, plan_cache
+from mlx_dsv4.cache import plan_cache
 from mlx_dsv4.cli.bench import app
 from mlx_dsv4.config import V4_FLASH
 
@@ -137,10 +137,3 @@ def test_a_report_without_a_file_only_prints(capsys: pytest.CaptureFixture[str])
         f"grow                 {'some':<28}        3.0 us    1.00 GB/s "
         "(  25% of fresh copy bandwidth)\n"
     )
-
-
-@pytest.mark.parametrize("n_bytes", [0, 100, 9 << 20])
-def test_memory_that_will_be_filled_keeps_what_it_holds(n_bytes: int) -> None:
-    memory = np.full(n_bytes, 7, np.uint8)
-    pages.expect_filling(memory)
-    assert (memory == 7).all()
