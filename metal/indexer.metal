@@ -22,8 +22,8 @@
 //           ways give the same bits; the selection is exact
 // Page      docs/kernels/indexer.md
 
-#include "best_rows.h"
 #include "indexer.h"
+#include "best_rows.h"
 #include "indexer_tile.h"
 #include "row_math.h"
 

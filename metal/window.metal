@@ -15,8 +15,8 @@
 //           lanes 16, 8, 4, 2, 1 apart are added; words are copied bit for bit
 // Page      docs/kernels/window.md
 
-#include "row_math.h"
 #include "window.h"
+#include "row_math.h"
 
 using namespace metal;
 

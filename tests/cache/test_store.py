@@ -210,6 +210,29 @@ def test_a_damaged_file_is_removed_and_the_next_one_taken(
     assert not path.exists()
 
 
+def test_a_damaged_file_is_written_again(store: CacheStore) -> None:
+    tokens = tokens_of(1, 100)
+    path = save(store, tokens)
+    damage(path, path.stat().st_size - 9)
+    assert save(store, tokens) == path
+    check(store.load([*tokens, 1], PLAN, MARKED), tokens)
+
+
+def test_odd_files_do_not_stop_the_store(store: CacheStore, size: int) -> None:
+    tokens = tokens_of(1, 100)
+    name = save(store, tokens).name
+    kind, _, key = name.removesuffix(".dsv4cache").split("-")
+    (store.folder / f"{kind}-7-{key}.dsv4cache").touch()
+    (store.folder / f"{kind}-8-{key}.dsv4cache").mkdir()
+    os.mkfifo(store.folder / f"{kind}-9-{key}.dsv4cache")
+    os.utime(store.folder / name, (time.time() + 2000 * DAY,) * 2)
+    store.budget_bytes = int(1.5 * size)
+    last = tokens_of(2, 100)
+    save(store, last)
+    assert not (store.folder / name).exists()
+    check(store.load([*last, 1], PLAN, MARKED), last)
+
+
 def test_a_file_of_another_version_is_passed_over(store: CacheStore) -> None:
     tokens = tokens_of(1, 120)
     save(store, tokens[:60])
@@ -274,7 +297,7 @@ def test_a_killed_writer_leaves_the_earlier_file(store: CacheStore) -> None:
         target=save_slowly, args=(store.folder, tokens)
     )
     writer.start()
-    while not partials(store):
+    while not any(partial.stat().st_size for partial in partials(store)):
         time.sleep(0.01)
         assert writer.is_alive()
     path.with_suffix(".away").rename(path)

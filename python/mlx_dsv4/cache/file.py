@@ -31,9 +31,15 @@ Bytes = NDArray[np.uint8]
 
 def pieces(memory: Bytes) -> Iterator[Bytes]:
     """Contiguous bytes, a few MiB at a time."""
-    flat = memory.reshape(-1)
-    for first in range(0, flat.nbytes, PIECE_BYTES):
-        yield flat[first : first + PIECE_BYTES]
+    flat, first = memory.reshape(-1), 0
+    for n_bytes in piece_sizes(flat.nbytes):
+        yield flat[first : first + n_bytes]
+        first += n_bytes
+
+
+def piece_sizes(n_bytes: int) -> list[int]:
+    """How many bytes are handled at a time."""
+    return [min(PIECE_BYTES, n_bytes - first) for first in range(0, n_bytes, PIECE_BYTES)]
 
 
 @contextmanager
@@ -161,15 +167,28 @@ class SectionFile:
         section, digest = self._sections[name], xxh3_128()
         at = section.offset
         for piece in pieces(target):
+            # No name for the view of the map: it could not be closed while an error holds one.
             piece[:] = np.frombuffer(self._map, np.uint8, piece.nbytes, at)
             digest.update(piece.data)
             self._let_go(at, at + piece.nbytes)
             at += piece.nbytes
-        if digest.hexdigest() != section.digest:
-            raise self._damage(
-                f"section {name!r} is damaged: its xxh3_128 must be {section.digest}; "
-                f"got {digest.hexdigest()}"
-            )
+        self._compare(name, digest.hexdigest())
+
+    def verify(self) -> None:
+        """Read every section and keep nothing.
+
+        Raises:
+            DamagedFileError: one has changed.
+        """
+        scratch = np.empty(PIECE_BYTES, np.uint8)
+        for name, section in self._sections.items():
+            digest, at = xxh3_128(), section.offset
+            for n_bytes in piece_sizes(section.n_bytes):
+                scratch[:n_bytes] = np.frombuffer(self._map, np.uint8, n_bytes, at)
+                digest.update(scratch[:n_bytes].data)
+                self._let_go(at, at + n_bytes)
+                at += n_bytes
+            self._compare(name, digest.hexdigest())
 
     def read(self, name: str) -> Bytes:
         """A section as bytes, checked.
@@ -195,6 +214,13 @@ class SectionFile:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _compare(self, name: str, digest: str) -> None:
+        expected = self._sections[name].digest
+        if digest != expected:
+            raise self._damage(
+                f"section {name!r} is damaged: its xxh3_128 must be {expected}; got {digest}"
+            )
 
     def _error(self, message: str) -> FileFormatError:
         return FileFormatError(f"{self.path}: {message}")

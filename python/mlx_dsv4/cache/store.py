@@ -220,6 +220,11 @@ class CacheStore:
         with file:
             if with_logits and not file.has_logits:
                 return False
+            try:
+                file.verify()
+            except DamagedFileError as error:
+                self._pass_over(path, error)
+                return False
             os.utime(file.file.fileno())
             return True
 
