@@ -4,8 +4,9 @@
 // decoded at once. Only *_cpu.cpp may include it.
 #pragma once
 
-#include "../metal/grid_codes.h"
 #include "simd.h"
+
+#include "../metal/grid_codes.h"
 
 namespace mlx_dsv4::DSV4_ISA {
 

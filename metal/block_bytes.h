@@ -11,10 +11,8 @@ using namespace metal;
 #define DSV4_BEGIN_KERNELS
 #define DSV4_END_KERNELS
 #else
-#include <cstring>
-
-#include "../csrc/half.h"
-// The host compiles its kernels once per instruction set, each into a namespace of its own.
+// The host includes csrc/simd.h first. It compiles its kernels once per instruction set, each into
+// a namespace of its own.
 #define DSV4_BEGIN_KERNELS namespace mlx_dsv4::DSV4_ISA {
 #define DSV4_END_KERNELS }
 #endif
