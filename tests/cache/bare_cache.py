@@ -21,12 +21,12 @@ def make(capacity_tokens: int, row_dtype: str = "bfloat16") -> Cache:
 
 
 def append(tokens: Sequence[int], cache: Cache, fail_at: int | None = None) -> None:
-    """Append tokens in one call, which fails before layer ``fail_at``."""
+    """Append tokens in one call, which fails after ``fail_at`` layers."""
     with cache.step(len(tokens)) as step:
-        for index, layer in enumerate(cache.layers):
-            if index == fail_at:
-                raise MemoryError("injected")
+        for index, layer in enumerate(cache.layers[:fail_at]):
             write(np.roll(embedded(CONFIG), index, 0)[list(tokens)], layer, step.spans[layer.ratio])
+        if fail_at is not None:
+            raise MemoryError("injected")
         mx.eval(cache.handles())
 
 

@@ -189,9 +189,9 @@ def test_every_field_that_differs_is_named(cache: Cache) -> None:
         cache.restore(other.snapshot())
 
 
-def poison(cache: Cache) -> None:
+def poison(cache: Cache, fail_at: int = 1) -> None:
     with pytest.raises(MemoryError, match="injected"):
-        append([1, 2, 3], cache, fail_at=1)
+        append([1, 2, 3], cache, fail_at=fail_at)
 
 
 @pytest.mark.parametrize(
@@ -206,24 +206,38 @@ def test_a_poisoned_cache_refuses(cache: Cache, call: Callable[[Cache], object])
         call(cache)
 
 
-def test_a_restore_clears_poison(cache: Cache) -> None:
+@pytest.mark.parametrize("fail_at", range(len(CONFIG.ratios) + 1))
+def test_a_restore_clears_poison(cache: Cache, fail_at: int) -> None:
     read(cache, 130)
     snapshot = cache.snapshot()
     read(cache, 140)
-    poison(cache)
+    poison(cache, fail_at)
     cache.restore(snapshot)
     assert state_of(cache) == (130, False, fresh(TOKENS[:130]))
     read(cache, END)
     assert readable(cache) == fresh(TOKENS)
 
 
-def test_poison_gives_up_the_rows_from_the_cursor_on(cache: Cache) -> None:
+@pytest.mark.parametrize("fail_at", range(len(CONFIG.ratios) + 1))
+def test_a_reset_clears_poison(cache: Cache, fail_at: int) -> None:
+    read(cache, 130)
+    poison(cache, fail_at)
+    cache.reset()
+    assert state_of(cache) == (0, False, fresh([]))
+    read(cache, END)
+    assert readable(cache) == fresh(TOKENS)
+
+
+@pytest.mark.parametrize("by", [poison, lambda cache: cache.poison("test")])
+def test_poison_gives_up_the_rows_from_the_cursor_on(
+    cache: Cache, by: Callable[[Cache], None]
+) -> None:
     read(cache, 130)
     early = cache.snapshot()
     read(cache, 200)
     late = cache.snapshot()
     cache.restore(early)
-    poison(cache)
+    by(cache)
     with pytest.raises(SnapshotError, match="position 200"):
         cache.restore(late)
     cache.restore(early)

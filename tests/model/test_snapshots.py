@@ -157,9 +157,10 @@ def failing_after(sublayers: int, written: Cache | None = None) -> Iterator[None
 
 
 @pytest.mark.parametrize("by", ["prefill", "step"])
+@pytest.mark.parametrize("written", [False, True], ids=["planned", "written"])
 @pytest.mark.parametrize("sublayers", range(2 * LAYERS))
 def test_a_failure_between_layers_is_taken_back(
-    model: Model, numerics: Numerics, sublayers: int, by: str
+    model: Model, numerics: Numerics, sublayers: int, written: bool, by: str
 ) -> None:
     tokens = stream_tokens(0, 0, 140)
     expected = never_stopped(numerics, tuple(tokens), 13)
@@ -167,7 +168,7 @@ def test_a_failure_between_layers_is_taken_back(
     model.prefill(tokens[:127], cache)
     snapshot = cache.snapshot()
     model.prefill(tokens[127:130], cache)
-    with failing_after(sublayers, cache):
+    with failing_after(sublayers, cache if written else None):
         if by == "prefill":
             model.prefill(stream_tokens(1, 130, 270), cache)
         else:
@@ -178,7 +179,7 @@ def test_a_failure_between_layers_is_taken_back(
             call()
     cache.restore(snapshot)
     assert_equal(answer(model, model.prefill(tokens[127:], cache), cache), expected)
-    with failing_after(sublayers):
+    with failing_after(sublayers, cache if written else None):
         model.step(5, cache)
     cache.reset()
     states = model.prefill(tokens, cache)[127:]
