@@ -101,11 +101,19 @@ class CacheHistories(RuleBasedStateMachine):
         # Answers to compare with those of new caches: tokens up to the last one, and its states.
         self.answers: list[tuple[tuple[int, ...], object, int]] = []
 
-    @initialize(capacity=st.sampled_from(CAPACITIES), n_tokens=st.sampled_from([0, 4, 70, 130]))
-    def begin(self, capacity: int, n_tokens: int) -> None:
+    @initialize(
+        capacity=st.sampled_from(CAPACITIES),
+        marks=st.lists(st.sampled_from([0, *MARKS[:13]]), min_size=2, max_size=4),
+        branches=st.integers(0, 2),
+    )
+    def begin(self, capacity: int, marks: list[int], branches: int) -> None:
+        """A cache with snapshots of some positions, and branches: most rules are about those."""
         self.sessions.append(Session(self.driver.make(capacity), next(self.streams)))
-        self.append(self.sessions[0], n_tokens, [])
-        self.snapshot(0)
+        for mark in sorted(set(marks)):
+            self.append(self.sessions[0], mark - len(self.sessions[0].tokens), [])
+            self.snapshot(0)
+        for which in range(branches):
+            self.branch(0, which)
 
     def session(self, pick: int) -> Session:
         return self.sessions[pick % len(self.sessions)]
@@ -184,6 +192,12 @@ class CacheHistories(RuleBasedStateMachine):
             session.tokens = [*kept.tokens]
             session.stream = next(self.streams)
         self.check(session)
+
+    @rule(pick=PICK, which=PICK, n_tokens=st.integers(1, 9))
+    def overwrite(self, pick: int, which: int, n_tokens: int) -> None:
+        """Go back and append: what most other rules must withstand."""
+        self.restore(pick, which)
+        self.append(self.session(pick), n_tokens, [])
 
     @precondition(lambda self: len(self.sessions) < MOST_CACHES)
     @rule(pick=PICK, which=PICK)
