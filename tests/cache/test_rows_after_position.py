@@ -113,3 +113,15 @@ def test_a_branch_is_saved_as_it_was_or_not_at_all(
     assert loaded.position == (140 if saved else 60)
     check_rows(loaded, 1)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_branch_is_saved_after_its_source_grew_and_overwrote_rows(
+    cache: Cache, tmp_path: Path
+) -> None:
+    early, late = append(cache, 60, 1), append(cache, 140, 1)
+    branch = cache.branch(late)
+    cache.grow(400)  # the branch goes on reading the smaller buffers
+    cache.restore(early)
+    append(cache, 150, 2)
+    save_cache(tmp_path / "saved", branch, tokens=[5] * 140)
+    check_rows(load_cache(tmp_path / "saved", PLAN, FINGERPRINT).cache, 1)

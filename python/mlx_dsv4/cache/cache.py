@@ -387,7 +387,7 @@ class Cache:
             # After that: an interrupt between leaves a reader too many, which costs a copy.
             source.readers.discard(self)
             if source.owner is not None and source.owner() is self:
-                source.owner = None
+                source.owner, source.timeline = None, self._timeline.fork(self._timeline.end)
 
     def _enter(self, buffers: Buffers) -> None:
         buffers.readers.discard(self)
