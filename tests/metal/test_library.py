@@ -19,7 +19,7 @@ include(metal/library.cmake)
 """
 # Records what it is asked, and makes the file after -o.
 XCRUN = """#!/bin/sh
-printf '%s ' "$@" >> "$XCRUN_LOG" && echo >> "$XCRUN_LOG"
+printf '%s\\n' "$*" >> "$XCRUN_LOG"
 while [ $# -gt 1 ]; do
   if [ "$1" = -o ]; then : > "$2"; fi
   shift
