@@ -31,12 +31,8 @@ struct OneScale {
 };
 
 // d, then m.
-struct OneScaleAndOffset {
+struct OneScaleAndOffset : OneScale {
   static constexpr bool kHasOffset = true;
-  template <typename Bytes>
-  static float scale(Bytes block, int, int) {
-    return load_scale(block);
-  }
   template <typename Bytes>
   static float offset(Bytes block, int, int) {
     return load_scale(block + 2);

@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from filled_caches import FINGERPRINT, PLAN
-from mlx_dsv4.cache import Cache, Snapshot, load_cache, save_cache
+from mlx_dsv4.cache import Cache, Fingerprint, Snapshot, load_cache, plan_cache, save_cache
 from mlx_dsv4.cache.file import write_all
 from mlx_dsv4.errors import SnapshotError
+from mlx_dsv4.gguf.tiny import tiny_config
+
+PLAN = plan_cache(tiny_config(ratios=(0, 4, 128), hash_layers=1), 300)
+FINGERPRINT = Fingerprint(PLAN.config, PLAN.row_dtype)
 
 
 def append(cache: Cache, end: int, value: int) -> Snapshot:

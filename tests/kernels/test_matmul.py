@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from arrays import same_bits, strided, to_numpy
-from blocks import ELEMENTS, FORMATS, product_bound, random_rows
+from blocks import CODED_FORMATS, ELEMENTS, FORMATS, product_bound, random_rows
 from executors import SIMULATORS
 from mlx_dsv4 import _ext, ops, reference
 
@@ -103,12 +103,13 @@ def test_more_tokens_than_one_block_of_scratch_holds(dtype: mx.Dtype) -> None:
     assert same_bits(whole, mx.concatenate(parts))
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", FORMATS + CODED_FORMATS)
 @pytest.mark.parametrize("n_tokens", [1, 3, 20])
 def test_instruction_sets_agree_to_the_bit(
     n_tokens: int, format: str, each_isa: Iterator[str]
 ) -> None:
-    x, weight = mx.array(make_x(n_tokens, 672)), mx.array(random_rows((37, 672), format))
+    k = 768 if format in CODED_FORMATS else 672
+    x, weight = mx.array(make_x(n_tokens, k)), mx.array(random_rows((37, k), format))
     results = []
     for _ in each_isa:
         results.append(ops.matmul(x, weight, format=format))
@@ -188,11 +189,11 @@ def test_strided_tokens_are_accepted(executor: str) -> None:
     )
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", FORMATS + CODED_FORMATS)
 def test_weights_are_read_where_a_file_is_mapped(
     format: str, tmp_path: Path, executor: str
 ) -> None:
-    k = 64 if format in ELEMENTS else 61
+    k = 2 * ELEMENTS[format] if format in ELEMENTS else 61
     weight = random_rows((9, k), format)
     # The matrix ends where the mapping ends: reading further would end the process.
     offset = 8192 - weight.nbytes

@@ -1,6 +1,5 @@
 """Products with matrices in the K, IQ and 4- and 5-bit formats, and their decoded rows."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import mlx.core as mx
@@ -63,36 +62,6 @@ def test_a_token_does_not_depend_on_its_batch(format: str, executor: str) -> Non
     for n in (2, 3, 5, 9, 20):
         together = ops.matmul(x[:n], weight, format=format)
         assert same_bits(together, mx.concatenate(alone[:n]))
-
-
-@pytest.mark.parametrize("format", CODED_FORMATS)
-@pytest.mark.parametrize("n_tokens", [1, 3, 20])
-def test_instruction_sets_agree_to_the_bit(
-    n_tokens: int, format: str, each_isa: Iterator[str]
-) -> None:
-    x, weight = mx.array(make_x(n_tokens, 512)), mx.array(random_blocks((37, 512), format))
-    results = []
-    for _ in each_isa:
-        results.append(ops.matmul(x, weight, format=format))
-        mx.eval(results[-1])
-    assert all(same_bits(r, results[0]) for r in results)
-
-
-@pytest.mark.parametrize("format", CODED_FORMATS)
-def test_weights_are_read_where_a_file_is_mapped(
-    format: str, tmp_path: Path, executor: str
-) -> None:
-    k = ELEMENTS[format]
-    weight = random_blocks((6, k), format)
-    # The matrix ends where the mapping ends: reading further would end the process.
-    offset = 16384 - weight.nbytes
-    path = tmp_path / "weights"
-    path.write_bytes(bytes(offset) + weight.tobytes())
-    mapped = ops.MappedFile(path).view(offset, weight.shape)
-    for n_tokens in (1, 9):
-        x = mx.array(make_x(n_tokens, k))
-        out = ops.matmul(x, mapped, format=format)
-        assert same_bits(out, ops.matmul(x, mx.array(weight), format=format))
 
 
 @pytest.mark.parametrize("format", ["q4_0", "q2_k"])

@@ -3,14 +3,13 @@
 import json
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, flock
 from mmap import ACCESS_READ, MADV_DONTNEED, PAGESIZE, mmap
 from pathlib import Path
 from secrets import token_hex
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import numpy as np
@@ -31,15 +30,9 @@ Bytes = NDArray[np.uint8]
 
 def pieces(memory: Bytes) -> Iterator[Bytes]:
     """Contiguous bytes, a few MiB at a time."""
-    flat, first = memory.reshape(-1), 0
-    for n_bytes in piece_sizes(flat.nbytes):
-        yield flat[first : first + n_bytes]
-        first += n_bytes
-
-
-def piece_sizes(n_bytes: int) -> list[int]:
-    """How many bytes are handled at a time."""
-    return [min(PIECE_BYTES, n_bytes - first) for first in range(0, n_bytes, PIECE_BYTES)]
+    flat = memory.reshape(-1)
+    for first in range(0, flat.nbytes, PIECE_BYTES):
+        yield flat[first : first + PIECE_BYTES]
 
 
 @contextmanager
@@ -164,15 +157,8 @@ class SectionFile:
         Raises:
             DamagedFileError: the section has changed; part of ``target`` is written.
         """
-        section, digest = self._sections[name], xxh3_128()
-        at = section.offset
-        for piece in pieces(target):
-            # No name for the view of the map: it could not be closed while an error holds one.
-            piece[:] = np.frombuffer(self._map, np.uint8, piece.nbytes, at)
-            digest.update(piece.data)
-            self._let_go(at, at + piece.nbytes)
-            at += piece.nbytes
-        self._compare(name, digest.hexdigest())
+        flat = target.reshape(-1)
+        self._copy(name, lambda first, n_bytes: flat[first : first + n_bytes])
 
     def verify(self) -> None:
         """Read every section and keep nothing.
@@ -181,14 +167,8 @@ class SectionFile:
             DamagedFileError: one has changed.
         """
         scratch = np.empty(PIECE_BYTES, np.uint8)
-        for name, section in self._sections.items():
-            digest, at = xxh3_128(), section.offset
-            for n_bytes in piece_sizes(section.n_bytes):
-                scratch[:n_bytes] = np.frombuffer(self._map, np.uint8, n_bytes, at)
-                digest.update(scratch[:n_bytes].data)
-                self._let_go(at, at + n_bytes)
-                at += n_bytes
-            self._compare(name, digest.hexdigest())
+        for name in self._sections:
+            self._copy(name, lambda _, n_bytes: scratch[:n_bytes])
 
     def read(self, name: str) -> Bytes:
         """A section as bytes, checked.
@@ -207,19 +187,23 @@ class SectionFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _compare(self, name: str, digest: str) -> None:
-        expected = self._sections[name].digest
-        if digest != expected:
+    def _copy(self, name: str, place: Callable[[int, int], Bytes]) -> None:
+        """Copy a section piece by piece to where ``place(first, n_bytes)`` is, and check it."""
+        section, digest = self._sections[name], xxh3_128()
+        for first in range(0, section.n_bytes, PIECE_BYTES):
+            piece = place(first, min(PIECE_BYTES, section.n_bytes - first))
+            at = section.offset + first
+            # No name for the view of the map: it could not be closed while an error holds one.
+            piece[:] = np.frombuffer(self._map, np.uint8, piece.nbytes, at)
+            digest.update(piece.data)
+            self._let_go(at, at + piece.nbytes)
+        if digest.hexdigest() != section.digest:
             raise self._damage(
-                f"section {name!r} is damaged: its xxh3_128 must be {expected}; got {digest}"
+                f"section {name!r} is damaged: its xxh3_128 must be {section.digest}; "
+                f"got {digest.hexdigest()}"
             )
 
     def _error(self, message: str) -> FileFormatError:

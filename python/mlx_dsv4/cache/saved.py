@@ -1,7 +1,6 @@
 """Caches kept over a restart: save, load, and what makes a file one of this model."""
 
 import errno
-import operator
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from mlx_dsv4.cache.pages import expect_filling
 from mlx_dsv4.cache.plan import CachePlan
 from mlx_dsv4.cache.snapshot import Snapshot
 from mlx_dsv4.errors import PlanError, PromptError, SnapshotError
+from mlx_dsv4.token_ids import check_token_ids
 
 TOKEN = np.dtype("<i4")
 LOGIT = np.dtype("<f4")
@@ -68,9 +68,7 @@ def save_cache(
         raise FileExistsError(errno.EEXIST, "must be a regular file to be replaced", str(path))
     snapshot = cache.snapshot() if snapshot is None else snapshot
     cache.check_holds(snapshot)
-    sections: dict[str, Bytes] = {
-        "tokens": checked_ids(tokens, snapshot).astype(TOKEN).view(np.uint8)
-    }
+    sections: dict[str, Bytes] = {"tokens": held_ids(tokens, snapshot).view(np.uint8)}
     if logits is not None:
         sections["logits"] = _logit_bytes(logits, snapshot)
     sections["snapshot"] = snapshot.data
@@ -197,24 +195,7 @@ def _section_sizes(plan: CachePlan, position: int, *, has_logits: bool) -> dict[
     return sizes
 
 
-def integers(tokens: Sequence[int]) -> NDArray[np.int64]:
-    """Token ids as an array.
-
-    Raises:
-        PromptError: one is no integer; names the first.
-    """
-    ids = np.empty(len(tokens), np.int64)
-    for index, token in enumerate(tokens):
-        try:
-            ids[index] = operator.index(token)
-        except (TypeError, OverflowError):
-            raise PromptError(
-                f"token ids must be integers; got {token!r} at index {index}"
-            ) from None
-    return ids
-
-
-def checked_ids(tokens: Sequence[int], snapshot: Snapshot) -> NDArray[np.int64]:
+def held_ids(tokens: Sequence[int], snapshot: Snapshot) -> NDArray[np.int32]:
     """The ids that a snapshot's position holds, as far as their number and range can tell.
 
     Raises:
@@ -224,13 +205,7 @@ def checked_ids(tokens: Sequence[int], snapshot: Snapshot) -> NDArray[np.int64]:
         raise PromptError(
             f"tokens must be the {snapshot.position} ids that the position holds; got {len(tokens)}"
         )
-    ids, vocab = integers(tokens), snapshot.fingerprint.config.vocab
-    wrong = np.flatnonzero((ids < 0) | (ids >= vocab))
-    if len(wrong):
-        raise PromptError(
-            f"token ids must be in 0..{vocab - 1}; got {ids[wrong[0]]} at index {wrong[0]}"
-        )
-    return ids
+    return np.array(check_token_ids(tokens, snapshot.fingerprint.config.vocab), TOKEN)
 
 
 def _logit_bytes(logits: ArrayLike, snapshot: Snapshot) -> Bytes:

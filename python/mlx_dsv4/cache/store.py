@@ -22,15 +22,16 @@ from mlx_dsv4.cache.file import PARTIAL
 from mlx_dsv4.cache.fingerprint import Fingerprint, differences
 from mlx_dsv4.cache.plan import CachePlan
 from mlx_dsv4.cache.saved import (
+    TOKEN,
     SavedCache,
     SavedFile,
-    checked_ids,
-    integers,
+    held_ids,
     save_cache,
     saved_bytes,
 )
 from mlx_dsv4.cache.snapshot import Snapshot
 from mlx_dsv4.errors import BudgetError, DamagedFileError, FileFormatError
+from mlx_dsv4.token_ids import check_token_ids
 
 SUFFIX = ".dsv4cache"
 NAME = re.compile(rf"([0-9a-f]{{32}})-(0|[1-9][0-9]*)-([0-9a-f]{{32}}){re.escape(SUFFIX)}")
@@ -115,7 +116,7 @@ class CacheStore:
         """
         snapshot = cache.snapshot() if snapshot is None else snapshot
         cache.check_holds(snapshot)
-        ids = checked_ids(tokens, snapshot)
+        ids = held_ids(tokens, snapshot)
         n_bytes = saved_bytes(cache.plan, snapshot, has_logits=logits is not None)
         if n_bytes > self.budget_bytes:
             raise BudgetError(
@@ -144,7 +145,7 @@ class CacheStore:
 
         Raises:
             PlanError: the plan is of another model or row format than the fingerprint.
-            PromptError: tokens that are no integers.
+            PromptError: tokens that are no ids of the vocabulary.
             AllocationError, OSError: as :func:`load_cache`.
         """
         for file in self._prefixes(tokens[: plan.capacity_tokens], fingerprint, len(tokens)):
@@ -161,7 +162,7 @@ class CacheStore:
         All of ``tokens`` count as a prefix if the file has logits to go on with.
 
         Raises:
-            PromptError: tokens that are no integers.
+            PromptError: tokens that are no ids of the vocabulary.
         """
         return next(self._prefixes(tokens, fingerprint, len(tokens)), None)
 
@@ -169,7 +170,8 @@ class CacheStore:
         self, tokens: Sequence[int], fingerprint: Fingerprint, n_prompt: int
     ) -> Iterator[SavedFile]:
         """Open files of prefixes of the first tokens of a prompt, the longest first."""
-        ids, kind = integers(tokens), fingerprint.digest()
+        ids = np.array(check_token_ids(tokens, fingerprint.config.vocab), TOKEN)
+        kind = fingerprint.digest()
         fitting = [e for e in self.entries() if e.kind == kind and e.n_tokens <= len(ids)]
         for entry in sorted(fitting, key=lambda entry: entry.n_tokens, reverse=True):
             prefix = ids[: entry.n_tokens]
@@ -211,7 +213,7 @@ class CacheStore:
         return Entry(path, kind, int(n_tokens), key, found.st_size, found.st_mtime)
 
     def _has(
-        self, path: Path, ids: NDArray[np.int64], fingerprint: Fingerprint, *, with_logits: bool
+        self, path: Path, ids: NDArray[np.int32], fingerprint: Fingerprint, *, with_logits: bool
     ) -> bool:
         """Whether the file is there with all that would be written; then it counts as used."""
         file = self._open(path, ids, fingerprint)
@@ -229,7 +231,7 @@ class CacheStore:
             return True
 
     def _open(
-        self, path: Path, ids: NDArray[np.int64], fingerprint: Fingerprint
+        self, path: Path, ids: NDArray[np.int32], fingerprint: Fingerprint
     ) -> SavedFile | None:
         """The file, locked against eviction; None if it is gone, damaged, or of other tokens."""
         file = None
@@ -267,7 +269,7 @@ class CacheStore:
                 _remove_unused(path)
 
 
-def token_key(ids: NDArray[np.int64]) -> str:
+def token_key(ids: NDArray[np.int32]) -> str:
     """Digest of token ids."""
     return xxh3_128(ids.data).hexdigest()
 
@@ -296,7 +298,7 @@ def _is_named(file: BinaryIO) -> bool:
     return os.fstat(file.fileno()).st_nlink > 0
 
 
-def _check_name(file: SavedFile, ids: NDArray[np.int64], fingerprint: Fingerprint) -> None:
+def _check_name(file: SavedFile, ids: NDArray[np.int32], fingerprint: Fingerprint) -> None:
     """Refuse a file that holds something else than its name says.
 
     Raises:

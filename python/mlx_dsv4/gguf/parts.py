@@ -66,12 +66,15 @@ def check_total(path: Path, metadata: Mapping[str, object], n_tensors: int) -> N
 
 def _place(path: Path, metadata: Mapping[str, object]) -> tuple[int, int]:
     """Number, from 0 on, and count."""
-    count, number = metadata.get("split.count", 1), metadata.get("split.no", 0)
-    for key, value in (("split.count", count), ("split.no", number)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise FileFormatError(f"{path}: {key} must be an integer; got {value!r}")
-    assert isinstance(count, int)
-    assert isinstance(number, int)
-    if not 0 <= number < max(count, 1):
+    count = max(_integer(path, metadata, "split.count", 1), 1)
+    number = _integer(path, metadata, "split.no", 0)
+    if not 0 <= number < count:
         raise FileFormatError(f"{path}: split.no must be in 0..{count - 1}; got {number}")
-    return number, max(count, 1)
+    return number, count
+
+
+def _integer(path: Path, metadata: Mapping[str, object], key: str, absent: int) -> int:
+    value = metadata.get(key, absent)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise FileFormatError(f"{path}: {key} must be an integer; got {value!r}")
+    return value

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,12 +134,7 @@ class GGUFFile:
     def __enter__(self) -> "GGUFFile":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

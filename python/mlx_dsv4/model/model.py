@@ -1,6 +1,5 @@
 """The forward pass: tokens and a cache in, hidden state and logits out."""
 
-import operator
 from collections.abc import Sequence
 from functools import cached_property
 from os import PathLike
@@ -26,6 +25,7 @@ from mlx_dsv4.model.feed_forward import FeedForward
 from mlx_dsv4.model.limits import unmet_limits
 from mlx_dsv4.model.rope import Rope
 from mlx_dsv4.model.weights import HyperWeights, Weights
+from mlx_dsv4.token_ids import check_token_ids
 
 Numerics = Literal["official", "plain"]
 CPU = mx.Device(mx.cpu, 0)
@@ -190,23 +190,9 @@ class Model:
             PromptError: no token, one that is no integer, or an id outside the vocabulary; names
                 the first one.
         """
-        if isinstance(tokens, str):
-            raise PromptError("token ids are needed, not text: encode it with the tokenizer")
-        if not len(tokens):
+        ids = check_token_ids(tokens, self.config.vocab)
+        if not ids:
             raise PromptError("at least one token is needed; got none")
-        ids = []
-        for index, token in enumerate(tokens):
-            try:
-                ids.append(operator.index(token))
-            except TypeError:
-                raise PromptError(
-                    f"token ids must be integers; got {token!r} at index {index}"
-                ) from None
-            if not 0 <= ids[-1] < self.config.vocab:
-                raise PromptError(
-                    f"token ids must be in 0..{self.config.vocab - 1}; "
-                    f"got {ids[-1]} at index {index}"
-                )
         return ids
 
     def _check_cache(self, cache: Cache) -> None:

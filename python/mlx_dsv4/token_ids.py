@@ -1,0 +1,34 @@
+"""Token ids as callers give them."""
+
+import operator
+from collections.abc import Sequence
+
+from mlx_dsv4.errors import PromptError
+
+
+def check_token_ids(tokens: Sequence[int], vocab: int) -> list[int]:
+    """The ids as Python ints.
+
+    Args:
+        tokens: Of any integer type; may be empty.
+        vocab: Each id is below it.
+
+    Raises:
+        PromptError: text, one that is no integer, or an id outside the vocabulary; names the
+            first one.
+    """
+    if isinstance(tokens, str):
+        raise PromptError("token ids are needed, not text: encode it with the tokenizer")
+    ids = []
+    for index, token in enumerate(tokens):
+        try:
+            ids.append(operator.index(token))
+        except TypeError:
+            raise PromptError(
+                f"token ids must be integers; got {token!r} at index {index}"
+            ) from None
+        if not 0 <= ids[-1] < vocab:
+            raise PromptError(
+                f"token ids must be in 0..{vocab - 1}; got {ids[-1]} at index {index}"
+            )
+    return ids
