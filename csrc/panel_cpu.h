@@ -40,17 +40,19 @@ void multiply_fused(
       sums[r][t] = simd::set1(0);
     }
   }
+  typename Blocks::Scales scales[kRows];
   F32x16 values[kStep / 16];
   int i = 0;
   for (; i + Blocks::kElements <= w.k; i += Blocks::kElements, rows += Blocks::kBytes) {
     for (int r = 0; r < kRows; ++r) {
       __builtin_prefetch(rows + (r + kRows) * w.stride_bytes, 0, 2);
+      scales[r].load(rows + r * w.stride_bytes);
     }
     // Written out, so that where a part lies in its block is known to the compiler.
 #pragma GCC unroll 8
     for (int part = 0; part < Blocks::kElements / kStep; ++part) {
       for (int r = 0; r < kRows; ++r) {
-        Blocks::decode(rows + r * w.stride_bytes, part, values);
+        Blocks::decode(rows + r * w.stride_bytes, scales[r], part, values);
         for (int j = 0; j < kStep / 16; ++j) {
           for (int t = 0; t < kTokens; ++t) {
             sums[r][t] = simd::fma(

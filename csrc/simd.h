@@ -6,6 +6,12 @@
 #pragma once
 
 #include "half.h"
+
+namespace mlx_dsv4::DSV4_ISA::simd {
+// Sixteen bytes; operators act on the two words.
+using Bytes16 = uint64_t __attribute__((vector_size(16)));
+}  // namespace mlx_dsv4::DSV4_ISA::simd
+
 #include DSV4_SIMD_HEADER
 
 namespace mlx_dsv4::DSV4_ISA {

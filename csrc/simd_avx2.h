@@ -64,9 +64,7 @@ inline F32x16 widen_i8(__m128i raw) {
       _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(raw)),
       _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(raw, raw)))};
 }
-inline F32x16 widen_i8(uint64_t low, uint64_t high) {
-  return widen_i8(_mm_set_epi64x(static_cast<int64_t>(high), static_cast<int64_t>(low)));
-}
+inline F32x16 widen_i8(Bytes16 bytes) { return widen_i8((__m128i)bytes); }
 inline F32x16 load_i8(const int8_t* p) { return widen_i8(load_16bytes(p)); }
 inline __m256 widen_bf16(const uint16_t* p) {
   return _mm256_castsi256_ps(
@@ -100,6 +98,19 @@ inline void unpack_e2m1(const uint8_t* bytes, F32x16 scale, F32x16& low, F32x16&
   low = mul(widen_i8(_mm_shuffle_epi8(doubled, _mm_and_si128(codes, mask))), scale);
   const __m128i high_codes = _mm_and_si128(_mm_srli_epi16(codes, 4), mask);
   high = mul(widen_i8(_mm_shuffle_epi8(doubled, high_codes)), scale);
+}
+inline __m256 lookup8(F32x16 table, __m256i lanes) {
+  // The sign bit that blendv reads is bit 3 of the lane's number.
+  return _mm256_blendv_ps(
+      _mm256_permutevar8x32_ps(table.lo, lanes),
+      _mm256_permutevar8x32_ps(table.hi, lanes),
+      _mm256_castsi256_ps(_mm256_slli_epi32(lanes, 28)));
+}
+inline F32x16 lookup(F32x16 table, Bytes16 bytes) {
+  const __m128i raw = (__m128i)bytes;
+  return {
+      lookup8(table, _mm256_cvtepu8_epi32(raw)),
+      lookup8(table, _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(raw, raw)))};
 }
 inline I32x16 bits(F32x16 x) {
   return {_mm256_castps_si256(x.lo), _mm256_castps_si256(x.hi)};

@@ -41,9 +41,8 @@ inline F32x16 load_i8(const int8_t* p) {
   return {_mm512_cvtepi32_ps(
       _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
-inline F32x16 widen_i8(uint64_t low, uint64_t high) {
-  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(
-      _mm_set_epi64x(static_cast<int64_t>(high), static_cast<int64_t>(low))))};
+inline F32x16 widen_i8(Bytes16 bytes) {
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)bytes))};
 }
 inline __m256i load_16bit(const uint16_t* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
@@ -74,6 +73,9 @@ inline void unpack_e2m1(const uint8_t* bytes, F32x16 scale, F32x16& low, F32x16&
   // permutexvar reads only the low four bits of each index.
   low = {_mm512_permutexvar_ps(codes, scaled)};
   high = {_mm512_permutexvar_ps(_mm512_srli_epi32(codes, 4), scaled)};
+}
+inline F32x16 lookup(F32x16 table, Bytes16 bytes) {
+  return {_mm512_permutexvar_ps(_mm512_cvtepu8_epi32((__m128i)bytes), table.v)};
 }
 inline I32x16 bits(F32x16 x) { return {_mm512_castps_si512(x.v)}; }
 inline F32x16 from_bits(I32x16 x) { return {_mm512_castsi512_ps(x.v)}; }

@@ -77,9 +77,7 @@ inline F32x16 widen_i8(int8x16_t raw) {
       vcvtq_f32_s32(vmovl_s16(vget_high_s16(hi))),
   }};
 }
-inline F32x16 widen_i8(uint64_t low, uint64_t high) {
-  return widen_i8(vcombine_s8(vcreate_s8(low), vcreate_s8(high)));
-}
+inline F32x16 widen_i8(Bytes16 bytes) { return widen_i8((int8x16_t)bytes); }
 inline F32x16 load_i8(const int8_t* p) { return widen_i8(vld1q_s8(p)); }
 inline F32x16 load_bf16(const uint16_t* p) {
   return quads(
@@ -110,6 +108,21 @@ inline void unpack_e2m1(const uint8_t* bytes, F32x16 scale, F32x16& low, F32x16&
   const uint8x16_t codes = vld1q_u8(bytes);
   low = mul(widen_i8(vqtbl1q_s8(doubled, vandq_u8(codes, vdupq_n_u8(15)))), scale);
   high = mul(widen_i8(vqtbl1q_s8(doubled, vshrq_n_u8(codes, 4))), scale);
+}
+inline F32x16 lookup(F32x16 table, Bytes16 bytes) {
+  constexpr uint8_t kByteOfFloat[16] = {0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3};
+  constexpr uint8_t kFloat[16] = {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3};
+  uint8x16x4_t bytes_of_table;
+  for (int i = 0; i < 4; ++i) {
+    bytes_of_table.val[i] = vreinterpretq_u8_f32(table.v[i]);
+  }
+  const uint8x16_t first = vandq_u8(vshlq_n_u8((uint8x16_t)bytes, 2), vdupq_n_u8(60));
+  return quads([&](int i) {
+    const uint8x16_t four =
+        vqtbl1q_u8(first, vaddq_u8(vld1q_u8(kFloat), vdupq_n_u8(4 * i)));
+    const uint8x16_t at = vaddq_u8(four, vld1q_u8(kByteOfFloat));
+    return vreinterpretq_f32_u8(vqtbl4q_u8(bytes_of_table, at));
+  });
 }
 inline I32x16 bits(F32x16 x) {
   I32x16 r;

@@ -72,11 +72,11 @@ inline F32x16 select_less(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
 inline F32x16 load_i8(const int8_t* p) {
   return each([&](int i) { return static_cast<float>(p[i]); });
 }
-// Sixteen int8 from the bytes of two words, the lowest first.
-inline F32x16 widen_i8(uint64_t low, uint64_t high) {
-  return each([&](int i) {
-    return static_cast<float>(static_cast<int8_t>((i < 8 ? low : high) >> i % 8 * 8));
-  });
+// Sixteen int8.
+inline F32x16 widen_i8(Bytes16 bytes) {
+  int8_t numbers[16];
+  std::memcpy(numbers, &bytes, sizeof(numbers));
+  return load_i8(numbers);
 }
 inline F32x16 load_bf16(const uint16_t* p) {
   return each([&](int i) {
@@ -103,6 +103,12 @@ inline void unpack_e2m1(const uint8_t* bytes, F32x16 scale, F32x16& low, F32x16&
   constexpr float kDoubled[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
   low = each([&](int i) { return kDoubled[bytes[i] & 15] * scale.lane[i]; });
   high = each([&](int i) { return kDoubled[bytes[i] >> 4] * scale.lane[i]; });
+}
+// Lane i: the lane of a table that the low four bits of byte i name.
+inline F32x16 lookup(F32x16 table, Bytes16 bytes) {
+  uint8_t lanes[16];
+  std::memcpy(lanes, &bytes, sizeof(lanes));
+  return each([&](int i) { return table.lane[lanes[i] & 15]; });
 }
 inline I32x16 bits(F32x16 x) {
   I32x16 r;

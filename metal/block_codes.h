@@ -1,11 +1,14 @@
 // What lies in a block: one struct per format, read by the CPU kernels and the GPU's alike.
 //
-// A piece of 32 values, number `part` of its block, is four groups of eight integers:
+// A piece of 32 values, number `part` of its block, is integers and their scales:
 //
-//   value i = scale(side) * code i + offset(side),   side = i / 16
+//   value i = d * scale j * kStep * code i + m * offset j
 //
-// rounded after the product and after the sum, as gguf.quants computes them. Without an offset
-// nothing is added, so that -0 stays -0. Q: type ggml-common.h; f16 scales are called d and m.
+// rounded after each product (kStep is a power of two) and after the sum, as gguf.quants computes
+// them. j counts the block's kScales scales: one for the block, one for each part or two. Without
+// an offset nothing is added, so that -0 stays -0. codes() gives the codes from value `at` of the
+// part on, as many as Codes holds; scales() and offsets() the integers from j = `at` on, as many as
+// ScaleCodes holds. Source: ggml-common.h; its f16 scales are called d and m here.
 #pragma once
 
 #include "block_bytes.h"
@@ -15,179 +18,272 @@ DSV4_BEGIN_KERNELS
 template <int kFormat>
 struct BlockCodes;
 
-// 16 bytes: byte i holds value i in its low half and value i + 16 in its high half.
-template <typename Bytes>
-inline Codes8 nibbles(Bytes bytes, int group) {
-  return bits_of(load_codes(bytes + 8 * (group & 1)), group < 2 ? 0 : 4, 15);
+// Which of the block's scales the values of one side of a part (first or last 16) have.
+template <int kFormat>
+inline int scale_index(int part, int side) {
+  constexpr int kParts = block_elements(kFormat) / kBlockValues;
+  constexpr int kScales = BlockCodes<kFormat>::kScales;
+  return kScales == 1 ? 0 : kScales == kParts ? part : 2 * part + side;
 }
 
 // One d for the block.
 struct OneScale {
-  static constexpr bool kHasOffset = false;
+  DSV4_MEMBER bool kHasOffset = false;
+  DSV4_MEMBER int kScales = 1;
+  DSV4_MEMBER float kStep = 1;
   template <typename Bytes>
-  static float scale(Bytes block, int, int) {
+  static float d(Bytes block) {
     return load_scale(block);
   }
+  template <typename Bytes>
+  static ScaleCodes scales(Bytes, int) {
+    return all<ScaleCodes>(1);
+  }
 };
 
-// d, then m.
+// d, then m, which is the offset.
 struct OneScaleAndOffset : OneScale {
-  static constexpr bool kHasOffset = true;
+  DSV4_MEMBER bool kHasOffset = true;
   template <typename Bytes>
-  static float offset(Bytes block, int, int) {
+  static float m(Bytes block) {
     return load_scale(block + 2);
   }
+  template <typename Bytes>
+  static ScaleCodes offsets(Bytes, int) {
+    return all<ScaleCodes>(1);
+  }
 };
 
+// Codes as they are made of several fields.
+struct ManyCodes {
+  DSV4_MEMBER bool kFewCodes = false;
+  DSV4_MEMBER bool kGrid = false;
+};
+
+// At most 16 codes: numbers(bits) for the bits of kMask in each byte of raw(), whose other bits are
+// of no account.
+template <int kFormat>
+struct FewCodes {
+  DSV4_MEMBER bool kFewCodes = true;
+  DSV4_MEMBER bool kGrid = false;
+  DSV4_MEMBER uint32_t kMask = 15;
+  template <typename Codes>
+  static Codes numbers(Codes bits) {
+    return bits;
+  }
+  template <typename Codes, typename Bytes>
+  static Codes codes(Bytes block, int part, int at) {
+    using Format = BlockCodes<kFormat>;
+    const Codes raw = Format::template raw<Codes>(block, part, at);
+    return Format::numbers(both(raw, all<Codes>(Format::kMask)));
+  }
+};
+
+// 16 bytes: the low half of byte i belongs to value i, the high one to value i + 16.
+template <typename Codes, typename Bytes>
+inline Codes raw_nibbles(Bytes bytes, int at) {
+  return shifted(load_codes<Codes>(bytes + at % 16), at < 16 ? 0 : 4);
+}
+
 template <>
-struct BlockCodes<kFormatQ4_0> : OneScale {
-  template <typename Bytes>
-  static Codes8 codes(Bytes block, int, int group) {
-    return less(nibbles(block + 2, group), 8);
+struct BlockCodes<kFormatQ4_0> : OneScale, FewCodes<kFormatQ4_0> {
+  template <typename Codes>
+  static Codes numbers(Codes bits) {
+    return less(bits, 8);
+  }
+  template <typename Codes, typename Bytes>
+  static Codes raw(Bytes block, int, int at) {
+    return raw_nibbles<Codes>(block + 2, at);
   }
 };
 
 template <>
-struct BlockCodes<kFormatQ4_1> : OneScaleAndOffset {
-  template <typename Bytes>
-  static Codes8 codes(Bytes block, int, int group) {
-    return nibbles(block + 4, group);
+struct BlockCodes<kFormatQ4_1> : OneScaleAndOffset, FewCodes<kFormatQ4_1> {
+  template <typename Codes, typename Bytes>
+  static Codes raw(Bytes block, int, int at) {
+    return raw_nibbles<Codes>(block + 4, at);
   }
 };
 
 // Four bytes with the fifth bit of value i in bit i, then 16 bytes.
-template <typename Bytes>
-inline Codes8 five_bits(Bytes bytes, int group) {
-  const Codes8 high = spread(load_u32(bytes) >> 8 * group & 255u);
-  return plus(nibbles(bytes + 4, group), times(high, 16));
+template <typename Codes, typename Bytes>
+inline Codes five_bits(Bytes bytes, int at) {
+  const Codes low = both(raw_nibbles<Codes>(bytes + 4, at), all<Codes>(15));
+  return plus(low, raised(spread<Codes>(load_u32(bytes) >> at), 4));
 }
 
 template <>
-struct BlockCodes<kFormatQ5_0> : OneScale {
-  template <typename Bytes>
-  static Codes8 codes(Bytes block, int, int group) {
-    return less(five_bits(block + 2, group), 16);
+struct BlockCodes<kFormatQ5_0> : OneScale, ManyCodes {
+  template <typename Codes, typename Bytes>
+  static Codes codes(Bytes block, int, int at) {
+    return less(five_bits<Codes>(block + 2, at), 16);
   }
 };
 
 template <>
-struct BlockCodes<kFormatQ5_1> : OneScaleAndOffset {
-  template <typename Bytes>
-  static Codes8 codes(Bytes block, int, int group) {
-    return five_bits(block + 4, group);
+struct BlockCodes<kFormatQ5_1> : OneScaleAndOffset, ManyCodes {
+  template <typename Codes, typename Bytes>
+  static Codes codes(Bytes block, int, int at) {
+    return five_bits<Codes>(block + 4, at);
   }
 };
 
-template <>
-struct BlockCodes<kFormatQ8_0> : OneScale {
-  template <typename Bytes>
-  static Codes8 codes(Bytes block, int, int group) {
-    return load_codes(block + 2 + 8 * group);
-  }
-};
+// Two bits of each code of a half of the block: 32 bytes with those of four parts.
+template <typename Codes, typename Bytes>
+inline Codes raw_pairs(Bytes bytes, int part, int at) {
+  return shifted(load_codes<Codes>(bytes + 32 * (part / 4) + at), part % 4 * 2);
+}
 
 // 16 scales of 4 bits below 4 bits of offsets, 64 bytes of codes, d, m.
 template <>
-struct BlockCodes<kFormatQ2_K> {
-  static constexpr bool kHasOffset = true;
-  template <typename Bytes>
-  static Codes8 codes(Bytes block, int part, int group) {
-    return bits_of(load_codes(block + 16 + 32 * (part / 4) + 8 * group), part % 4 * 2, 3);
+struct BlockCodes<kFormatQ2_K> : FewCodes<kFormatQ2_K> {
+  DSV4_MEMBER bool kHasOffset = true;
+  DSV4_MEMBER int kScales = 16;
+  DSV4_MEMBER float kStep = 1;
+  DSV4_MEMBER uint32_t kMask = 3;
+  template <typename Codes, typename Bytes>
+  static Codes raw(Bytes block, int part, int at) {
+    return raw_pairs<Codes>(block + 16, part, at);
   }
   template <typename Bytes>
-  static float scale(Bytes block, int part, int side) {
-    return load_scale(block + 80) * float(block[2 * part + side] & 15);
+  static float d(Bytes block) {
+    return load_scale(block + 80);
   }
   template <typename Bytes>
-  static float offset(Bytes block, int part, int side) {
-    return -(load_scale(block + 82) * float(block[2 * part + side] >> 4));
+  static float m(Bytes block) {
+    return -load_scale(block + 82);
+  }
+  template <typename Bytes>
+  static ScaleCodes scales(Bytes block, int at) {
+    return bits_of(load_codes<ScaleCodes>(block + at), 0, 15);
+  }
+  template <typename Bytes>
+  static ScaleCodes offsets(Bytes block, int at) {
+    return bits_of(load_codes<ScaleCodes>(block + at), 4, 15);
   }
 };
+
+// From number `at` on: 16 numbers of two bits in four bytes, j in byte j % 4.
+template <typename Bytes>
+inline ScaleCodes pairs_of_four(Bytes bytes, int at) {
+#ifdef __METAL_VERSION__
+  return bits_of(load_codes<ScaleCodes>(bytes + at % 4), at / 4 * 2, 3);
+#else
+  const uint32_t pairs = load_u32(bytes) >> at / 4 * 2;
+  return both(codes8(pairs, pairs >> 2), all<ScaleCodes>(3));
+#endif
+}
 
 // 32 bytes with the third bit of the codes, 64 bytes of the others, 16 scales of 6 bits, d.
 template <>
-struct BlockCodes<kFormatQ3_K> {
-  static constexpr bool kHasOffset = false;
-  template <typename Bytes>
-  static Codes8 codes(Bytes block, int part, int group) {
-    const Codes8 low =
-        bits_of(load_codes(block + 32 + 32 * (part / 4) + 8 * group), part % 4 * 2, 3);
-    const Codes8 high = bits_of(load_codes(block + 8 * group), part, 1);
-    return less(plus(low, times(high, 4)), 4);
+struct BlockCodes<kFormatQ3_K> : FewCodes<kFormatQ3_K> {
+  DSV4_MEMBER bool kHasOffset = false;
+  DSV4_MEMBER int kScales = 16;
+  DSV4_MEMBER float kStep = 1;
+  DSV4_MEMBER uint32_t kMask = 7;
+  template <typename Codes>
+  static Codes numbers(Codes bits) {
+    return less(bits, 4);
+  }
+  template <typename Codes, typename Bytes>
+  static Codes raw(Bytes block, int part, int at) {
+    const Codes low = both(raw_pairs<Codes>(block + 32, part, at), all<Codes>(3));
+    return plus(low, raised(bits_of(load_codes<Codes>(block + at), part, 1), 2));
   }
   template <typename Bytes>
-  static float scale(Bytes block, int part, int side) {
-    const int j = 2 * part + side;
-    const int low = block[96 + j % 8] >> j / 8 * 4 & 15;
-    const int high = block[104 + j % 4] >> j / 4 * 2 & 3;
-    return load_scale(block + 108) * float((low | high << 4) - 32);
+  static float d(Bytes block) {
+    return load_scale(block + 108);
+  }
+  template <typename Bytes>
+  static ScaleCodes scales(Bytes block, int at) {
+    const ScaleCodes low =
+        bits_of(load_codes<ScaleCodes>(block + 96 + at % 8), at / 8 * 4, 15);
+    return less(plus(low, raised(pairs_of_four(block + 104, at), 4)), 32);
   }
 };
 
+// From number `at` of eight on: `four` bytes hold six bits of the first four and, above them, the
+// highest two of the last four, whose lowest four are in `rest` from bit `right` of its bytes on.
+template <typename Bytes>
+inline ScaleCodes six_bits(Bytes four, Bytes rest, int right, int at) {
+#ifdef __METAL_VERSION__
+  return {
+      at < 4 ? four[at] & 63u : (rest[at - 4] >> right & 15u) | four[at - 4] >> 6 << 4};
+#else
+  (void)at;  // 0: all eight are made
+  const uint32_t first = load_u32(four), last = load_u32(rest) >> right;
+  return codes8(first & 0x3f3f3f3f, (last & 0x0f0f0f0f) | (first >> 6 & 0x03030303) << 4);
+#endif
+}
+
 // d, m, then 12 bytes with 8 scales and 8 offsets of 6 bits.
 struct SixBitScales {
-  static constexpr bool kHasOffset = true;
+  DSV4_MEMBER bool kHasOffset = true;
+  DSV4_MEMBER int kScales = 8;
+  DSV4_MEMBER float kStep = 1;
   template <typename Bytes>
-  static float scale(Bytes block, int part, int) {
-    const Bytes packed = block + 4;
-    const int j = part % 4;
-    const int bits =
-        part < 4 ? packed[j] & 63 : (packed[8 + j] & 15) | packed[j] >> 6 << 4;
-    return load_scale(block) * float(bits);
+  static float d(Bytes block) {
+    return load_scale(block);
   }
   template <typename Bytes>
-  static float offset(Bytes block, int part, int) {
-    const Bytes packed = block + 4;
-    const int j = part % 4;
-    const int bits =
-        part < 4 ? packed[4 + j] & 63 : packed[8 + j] >> 4 | packed[4 + j] >> 6 << 4;
-    return -(load_scale(block + 2) * float(bits));
+  static float m(Bytes block) {
+    return -load_scale(block + 2);
+  }
+  template <typename Bytes>
+  static ScaleCodes scales(Bytes block, int at) {
+    return six_bits(block + 4, block + 12, 0, at);
+  }
+  template <typename Bytes>
+  static ScaleCodes offsets(Bytes block, int at) {
+    return six_bits(block + 8, block + 12, 4, at);
   }
 };
 
 // 128 bytes: parts 2 i and 2 i + 1 are the low and high halves of 32.
-template <typename Bytes>
-inline Codes8 nibble_parts(Bytes bytes, int part, int group) {
-  return bits_of(load_codes(bytes + 32 * (part / 2) + 8 * group), part % 2 * 4, 15);
+template <typename Codes, typename Bytes>
+inline Codes raw_nibble_parts(Bytes bytes, int part, int at) {
+  return shifted(load_codes<Codes>(bytes + 32 * (part / 2) + at), part % 2 * 4);
 }
 
 template <>
-struct BlockCodes<kFormatQ4_K> : SixBitScales {
-  template <typename Bytes>
-  static Codes8 codes(Bytes block, int part, int group) {
-    return nibble_parts(block + 16, part, group);
+struct BlockCodes<kFormatQ4_K> : SixBitScales, FewCodes<kFormatQ4_K> {
+  template <typename Codes, typename Bytes>
+  static Codes raw(Bytes block, int part, int at) {
+    return raw_nibble_parts<Codes>(block + 16, part, at);
   }
 };
 
 // As Q4_K, with 32 bytes of the codes' fifth bits before them.
 template <>
-struct BlockCodes<kFormatQ5_K> : SixBitScales {
-  template <typename Bytes>
-  static Codes8 codes(Bytes block, int part, int group) {
-    const Codes8 high = bits_of(load_codes(block + 16 + 8 * group), part, 1);
-    return plus(nibble_parts(block + 48, part, group), times(high, 16));
+struct BlockCodes<kFormatQ5_K> : SixBitScales, ManyCodes {
+  template <typename Codes, typename Bytes>
+  static Codes codes(Bytes block, int part, int at) {
+    const Codes low = both(raw_nibble_parts<Codes>(block + 48, part, at), all<Codes>(15));
+    return plus(low, raised(bits_of(load_codes<Codes>(block + 16 + at), part, 1), 4));
   }
 };
 
 // 128 bytes of low halves, 64 of two high bits, 16 scales of 8 bits, d.
 template <>
-struct BlockCodes<kFormatQ6_K> {
-  static constexpr bool kHasOffset = false;
-  template <typename Bytes>
-  static Codes8 codes(Bytes block, int part, int group) {
+struct BlockCodes<kFormatQ6_K> : ManyCodes {
+  DSV4_MEMBER bool kHasOffset = false;
+  DSV4_MEMBER int kScales = 16;
+  DSV4_MEMBER float kStep = 1;
+  template <typename Codes, typename Bytes>
+  static Codes codes(Bytes block, int part, int at) {
     const int side = part / 4, quarter = part % 4;
-    const Codes8 low = bits_of(
-        load_codes(block + 64 * side + 32 * (quarter % 2) + 8 * group),
-        quarter / 2 * 4,
-        15);
-    const Codes8 high =
-        bits_of(load_codes(block + 128 + 32 * side + 8 * group), 2 * quarter, 3);
-    return less(plus(low, times(high, 16)), 32);
+    const Bytes halves = block + 64 * side + 32 * (quarter % 2);
+    const Codes low = bits_of(load_codes<Codes>(halves + at), quarter / 2 * 4, 15);
+    const Codes pairs = load_codes<Codes>(block + 128 + 32 * side + at);
+    return less(plus(low, raised(bits_of(pairs, 2 * quarter, 3), 4)), 32);
   }
   template <typename Bytes>
-  static float scale(Bytes block, int part, int side) {
-    const int bits = block[192 + 2 * part + side];
-    return load_scale(block + 208) * float(bits < 128 ? bits : bits - 256);
+  static float d(Bytes block) {
+    return load_scale(block + 208);
+  }
+  template <typename Bytes>
+  static ScaleCodes scales(Bytes block, int at) {
+    return load_codes<ScaleCodes>(block + 192 + at);
   }
 };
 

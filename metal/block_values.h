@@ -28,19 +28,23 @@ inline float4 four_values(const device Scalar* row, int first, int n) {
   return last;
 }
 
+inline float scale_value(ScaleCodes code) {
+  return float(as_type<char>(uchar(code.byte)));
+}
+
 // What follows the product of a code and its scale.
 template <bool kHasOffset>
 struct Offset {
   template <typename Codes>
-  static float4 add(float4 products, const device uchar*, int, int) {
+  static float4 add(float4 products, const device uchar*, int) {
     return products;
   }
 };
 template <>
 struct Offset<true> {
   template <typename Codes>
-  static float4 add(float4 products, const device uchar* block, int part, int side) {
-    return products + Codes::offset(block, part, side);
+  static float4 add(float4 products, const device uchar* block, int j) {
+    return products + Codes::m(block) * scale_value(Codes::offsets(block, j));
   }
 };
 
@@ -53,14 +57,15 @@ struct BlockValues {
     using Codes = BlockCodes<kFormat>;
     constexpr int kParts = block_elements(kFormat) / kBlockValues;
     const device uchar* block = row + piece / kParts * block_bytes(kFormat);
-    const int part = piece % kParts, side = q / 2;
-    const Codes8 codes = Codes::codes(block, part, q);
-    const float scale = Codes::scale(block, part, side);
+    const int part = piece % kParts, j = scale_index<kFormat>(part, q / 2);
+    const Codes8 codes = Codes::template codes<Codes8>(block, part, 8 * q);
+    const float scale =
+        Codes::d(block) * scale_value(Codes::scales(block, j)) * Codes::kStep;
     using Add = Offset<Codes::kHasOffset>;
-    slots[0] = Add::template add<Codes>(
-        scale * float4(as_type<char4>(codes.low)), block, part, side);
-    slots[1] = Add::template add<Codes>(
-        scale * float4(as_type<char4>(codes.high)), block, part, side);
+    slots[0] =
+        Add::template add<Codes>(scale * float4(as_type<char4>(codes.low)), block, j);
+    slots[1] =
+        Add::template add<Codes>(scale * float4(as_type<char4>(codes.high)), block, j);
   }
 };
 

@@ -6,6 +6,7 @@
 // Rounding is part of the result: multiply-adds are fused only where the source says so.
 #pragma METAL fp contract(off)
 #define DSV4_CONST constant constexpr
+#define DSV4_MEMBER static constant constexpr  // of a struct
 // A line of the ahead-of-time library: the kernel `function_suffix`. Compilation at run time
 // appends the same line for the one kernel that is asked for.
 #define instantiate_kernel(function, suffix, ...)          \
@@ -14,6 +15,7 @@
 #else
 #include <cstdint>
 #define DSV4_CONST inline constexpr
+#define DSV4_MEMBER static constexpr
 #endif
 
 DSV4_CONST int kSimdWidth = 32;

@@ -1,5 +1,5 @@
-// What lies in a block of the IQ formats: codes are entries of grids, signs apart; see
-// block_codes.h for what the functions mean.
+// What lies in a block of the IQ formats: codes are entries of grids, signs apart, eight at a time;
+// see block_codes.h for what the functions mean.
 #pragma once
 
 #include "block_codes.h"
@@ -25,8 +25,8 @@ constexpr uint32_t four_triples(uint32_t entry) {
 // 0, 1, 2 stand for 8, 25, 43.
 constexpr Codes8 iq2_values(uint32_t entry) {
   const Codes8 numbers = eight_pairs(entry);
-  const Codes8 twos = both(shifted(numbers, 1), eight(1));
-  return plus(plus(times(numbers, 17), twos), eight(8));
+  const Codes8 twos = both(shifted(numbers, 1), all<Codes8>(1));
+  return plus(plus(times(numbers, 17), twos), all<Codes8>(8));
 }
 
 // 0 to 7 stand for 4, 12, ..., 52 and 62.
@@ -53,7 +53,7 @@ constexpr uint32_t even_signs(uint32_t bits) {
 }
 
 // All ones where a sign is negative.
-constexpr Codes8 sign_bytes(uint32_t bits) { return times(spread(bits), 255); }
+constexpr Codes8 sign_bytes(uint32_t bits) { return times(spread_eight(bits), 255); }
 constexpr Codes8 even_sign_bytes(uint32_t bits) { return sign_bytes(even_signs(bits)); }
 
 // name(n) is what `values` makes of entry n; the host has a table of that.
@@ -93,103 +93,156 @@ DSV4_GRID(iq1_entry, Codes8, iq1_values, kGridIQ1)
 DSV4_SIGNS(eight_signs, sign_bytes, 256)
 DSV4_SIGNS(seven_signs, even_sign_bytes, 128)
 
-// Bytes of 1..127, negated where `signs` has ones.
-inline Codes8 negated(Codes8 a, Codes8 signs) {
-  return plus(either(a, signs), both(signs, eight(1)));
-}
+// Scales from scale_number(block, j).
+template <int kFormat>
+struct NumberedScales {
+  template <typename Bytes>
+  static ScaleCodes scales(Bytes block, int at) {
+    using Format = BlockCodes<kFormat>;
+#ifdef __METAL_VERSION__
+    return {uint(Format::scale_number(block, at))};
+#else
+    ScaleCodes scales{};
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      scales.bytes |= uint64_t{uint8_t(Format::scale_number(block, at + j))} << 8 * j;
+    }
+    return scales;
+#endif
+  }
+};
 
-// Scales of four bits, in quarters or halves from 0.5 d on.
+// Codes from eight at a time, entries() of a grid, and odd numbers of steps as scales: d first, one
+// scale for each part.
+template <int kFormat>
+struct GridCodes : NumberedScales<kFormat> {
+  DSV4_MEMBER bool kFewCodes = false;
+  DSV4_MEMBER bool kGrid = true;
+  DSV4_MEMBER bool kHasSigns = false;
+  DSV4_MEMBER bool kHasOffset = false;
+  DSV4_MEMBER int kScales = 8;
+  template <typename Bytes>
+  static float d(Bytes block) {
+    return load_scale(block);
+  }
+  template <typename Codes, typename Bytes>
+  static Codes codes(Bytes block, int part, int at) {
+    return BlockCodes<kFormat>::entries(block, part, at);
+  }
+};
+
+// As GridCodes, with signs() apart.
+template <int kFormat>
+struct SignedGridCodes : GridCodes<kFormat> {
+  DSV4_MEMBER bool kHasSigns = true;
+  template <typename Codes, typename Bytes>
+  static Codes codes(Bytes block, int part, int at) {
+    using Format = BlockCodes<kFormat>;
+    return negated(Format::entries(block, part, at), Format::signs(block, part, at));
+  }
+};
+
+// Number j of a row of numbers of four bits, two in a byte.
 template <typename Bytes>
-inline float half_steps(Bytes block, uint32_t bits, float step) {
-  return load_scale(block) * (0.5f + float(bits)) * step;
+inline int half_byte(Bytes bytes, int j) {
+  return bytes[j / 2] >> j % 2 * 4 & 15;
 }
 
 // d, then for each part four entries' numbers, four times seven signs and a scale.
 template <>
-struct BlockCodes<kFormatIQ2_XXS> {
-  static constexpr bool kHasOffset = false;
+struct BlockCodes<kFormatIQ2_XXS> : SignedGridCodes<kFormatIQ2_XXS> {
+  DSV4_MEMBER float kStep = 0.125f;
   template <typename Bytes>
-  static Codes8 codes(Bytes block, int part, int group) {
-    const uint32_t signs = load_u32(block + 6 + 8 * part) >> 7 * group & 127u;
-    return negated(iq2_xxs_entry(block[2 + 8 * part + group]), seven_signs(signs));
+  static Codes8 entries(Bytes block, int part, int at) {
+    return iq2_xxs_entry(block[2 + 8 * part + at / 8]);
   }
   template <typename Bytes>
-  static float scale(Bytes block, int part, int) {
-    return half_steps(block, load_u32(block + 6 + 8 * part) >> 28, 0.25f);
+  static Codes8 signs(Bytes block, int part, int at) {
+    return seven_signs(load_u32(block + 6 + 8 * part) >> 7 * (at / 8) & 127u);
+  }
+  template <typename Bytes>
+  static int scale_number(Bytes block, int j) {
+    return 2 * (block[9 + 8 * j] >> 4) + 1;
   }
 };
 
-// A scale of four bits for every 16 values, `at` the first of them.
-template <typename Bytes>
-inline float iq2_scale(Bytes block, int at, int part, int side) {
-  return half_steps(block, block[at + part] >> 4 * side & 15, 0.25f);
-}
-
 // d, 32 numbers of entries below seven signs, 16 scales.
 template <>
-struct BlockCodes<kFormatIQ2_XS> {
-  static constexpr bool kHasOffset = false;
+struct BlockCodes<kFormatIQ2_XS> : SignedGridCodes<kFormatIQ2_XS> {
+  DSV4_MEMBER int kScales = 16;
+  DSV4_MEMBER float kStep = 0.125f;
   template <typename Bytes>
-  static Codes8 codes(Bytes block, int part, int group) {
-    const uint32_t entry = load_u16(block + 2 + 8 * part + 2 * group);
-    return negated(iq2_xs_entry(entry & 511u), seven_signs(entry >> 9));
+  static Codes8 entries(Bytes block, int part, int at) {
+    return iq2_xs_entry(load_u16(block + 2 + 8 * part + at / 4) & 511u);
   }
   template <typename Bytes>
-  static float scale(Bytes block, int part, int side) {
-    return iq2_scale(block, 66, part, side);
+  static Codes8 signs(Bytes block, int part, int at) {
+    return seven_signs(block[3 + 8 * part + at / 4] >> 1);
+  }
+  template <typename Bytes>
+  static int scale_number(Bytes block, int j) {
+    return 2 * half_byte(block + 66, j) + 1;
   }
 };
 
 // d, low bytes of 32 numbers of entries, 32 times eight signs, the numbers' high bits, 16 scales.
 template <>
-struct BlockCodes<kFormatIQ2_S> {
-  static constexpr bool kHasOffset = false;
+struct BlockCodes<kFormatIQ2_S> : SignedGridCodes<kFormatIQ2_S> {
+  DSV4_MEMBER int kScales = 16;
+  DSV4_MEMBER float kStep = 0.125f;
   template <typename Bytes>
-  static Codes8 codes(Bytes block, int part, int group) {
-    const int at = 4 * part + group;
-    const uint32_t high = block[66 + part] >> 2 * group & 3;
-    return negated(iq2_s_entry(block[2 + at] | high << 8), eight_signs(block[34 + at]));
+  static Codes8 entries(Bytes block, int part, int at) {
+    const uint32_t high = block[66 + part] >> at / 4 & 3;
+    return iq2_s_entry(block[2 + 4 * part + at / 8] | high << 8);
   }
   template <typename Bytes>
-  static float scale(Bytes block, int part, int side) {
-    return iq2_scale(block, 74, part, side);
+  static Codes8 signs(Bytes block, int part, int at) {
+    return eight_signs(block[34 + 4 * part + at / 8]);
+  }
+  template <typename Bytes>
+  static int scale_number(Bytes block, int j) {
+    return 2 * half_byte(block + 74, j) + 1;
   }
 };
 
 // d, 64 numbers of entries, for each part four times seven signs and a scale.
 template <>
-struct BlockCodes<kFormatIQ3_XXS> {
-  static constexpr bool kHasOffset = false;
+struct BlockCodes<kFormatIQ3_XXS> : SignedGridCodes<kFormatIQ3_XXS> {
+  DSV4_MEMBER float kStep = 0.25f;
   template <typename Bytes>
-  static Codes8 codes(Bytes block, int part, int group) {
-    const Bytes entries = block + 2 + 8 * part + 2 * group;
-    const uint32_t signs = load_u32(block + 66 + 4 * part) >> 7 * group & 127u;
-    const Codes8 values = codes8(iq3_xxs_entry(entries[0]), iq3_xxs_entry(entries[1]));
-    return negated(values, seven_signs(signs));
+  static Codes8 entries(Bytes block, int part, int at) {
+    const Bytes entries = block + 2 + 8 * part + at / 4;
+    return codes8(iq3_xxs_entry(entries[0]), iq3_xxs_entry(entries[1]));
   }
   template <typename Bytes>
-  static float scale(Bytes block, int part, int) {
-    return half_steps(block, load_u32(block + 66 + 4 * part) >> 28, 0.5f);
+  static Codes8 signs(Bytes block, int part, int at) {
+    return seven_signs(load_u32(block + 66 + 4 * part) >> 7 * (at / 8) & 127u);
+  }
+  template <typename Bytes>
+  static int scale_number(Bytes block, int j) {
+    return 2 * (block[69 + 4 * j] >> 4) + 1;
   }
 };
 
 // d, low bytes of 64 numbers of entries, their high bits, 32 times eight signs, 8 scales.
 template <>
-struct BlockCodes<kFormatIQ3_S> {
-  static constexpr bool kHasOffset = false;
+struct BlockCodes<kFormatIQ3_S> : SignedGridCodes<kFormatIQ3_S> {
+  DSV4_MEMBER float kStep = 1;
   template <typename Bytes>
-  static Codes8 codes(Bytes block, int part, int group) {
-    const Bytes entries = block + 2 + 8 * part + 2 * group;
-    const uint32_t high = uint32_t(block[66 + part]) >> 2 * group;
-    const Codes8 values = codes8(
+  static Codes8 entries(Bytes block, int part, int at) {
+    const Bytes entries = block + 2 + 8 * part + at / 4;
+    const uint32_t high = uint32_t(block[66 + part]) >> at / 4;
+    return codes8(
         iq3_s_entry(entries[0] | (high & 1u) << 8),
         iq3_s_entry(entries[1] | (high & 2u) << 7));
-    return negated(values, eight_signs(block[74 + 4 * part + group]));
   }
   template <typename Bytes>
-  static float scale(Bytes block, int part, int) {
-    const int bits = block[106 + part / 2] >> part % 2 * 4 & 15;
-    return load_scale(block) * float(1 + 2 * bits);
+  static Codes8 signs(Bytes block, int part, int at) {
+    return eight_signs(block[74 + 4 * part + at / 8]);
+  }
+  template <typename Bytes>
+  static int scale_number(Bytes block, int j) {
+    return 2 * half_byte(block + 106, j) + 1;
   }
 };
 
@@ -200,40 +253,42 @@ inline Codes8 iq1_codes(uint32_t number, bool delta_is_negative) {
 
 // d, low bytes of 32 numbers of entries, for each part their high bits, a scale, a delta's sign.
 template <>
-struct BlockCodes<kFormatIQ1_S> {
-  static constexpr bool kHasOffset = false;
+struct BlockCodes<kFormatIQ1_S> : GridCodes<kFormatIQ1_S> {
+  DSV4_MEMBER float kStep = 0.125f;
   template <typename Bytes>
-  static Codes8 codes(Bytes block, int part, int group) {
+  static Codes8 entries(Bytes block, int part, int at) {
     const uint32_t bits = load_u16(block + 34 + 2 * part);
-    const uint32_t high = bits >> 3 * group & 7u;
-    return iq1_codes(block[2 + 4 * part + group] | high << 8, (bits & 0x8000u) != 0);
+    const uint32_t high = bits >> 3 * (at / 8) & 7u;
+    return iq1_codes(block[2 + 4 * part + at / 8] | high << 8, (bits & 0x8000u) != 0);
   }
   template <typename Bytes>
-  static float scale(Bytes block, int part, int) {
-    const uint32_t bits = load_u16(block + 34 + 2 * part) >> 12 & 7u;
-    return load_scale(block) * float(2 * bits + 1) * 0.125f;
+  static int scale_number(Bytes block, int j) {
+    return 2 * (block[35 + 2 * j] >> 4 & 7) + 1;
   }
 };
 
 // Low bytes of 32 numbers of entries, their high bits with deltas' signs, 16 scales of three bits
 // in four words whose high halves make d.
 template <>
-struct BlockCodes<kFormatIQ1_M> {
-  static constexpr bool kHasOffset = false;
+struct BlockCodes<kFormatIQ1_M> : GridCodes<kFormatIQ1_M> {
+  DSV4_MEMBER int kScales = 16;
+  DSV4_MEMBER float kStep = 0.125f;
   template <typename Bytes>
-  static Codes8 codes(Bytes block, int part, int group) {
-    const uint32_t high = block[32 + 2 * part + group / 2] >> group % 2 * 4;
-    return iq1_codes(block[4 * part + group] | (high & 7u) << 8, (high & 8u) != 0);
+  static Codes8 entries(Bytes block, int part, int at) {
+    const uint32_t high = half_byte(block + 32 + 2 * part, at / 8);
+    return iq1_codes(block[4 * part + at / 8] | (high & 7u) << 8, (high & 8u) != 0);
   }
   template <typename Bytes>
-  static float scale(Bytes block, int part, int side) {
-    uint32_t d = 0;
+  static float d(Bytes block) {
+    uint32_t bits = 0;
     for (int i = 0; i < 4; ++i) {
-      d |= load_u16(block + 48 + 2 * i) >> 12 << 4 * i;
+      bits |= load_u16(block + 48 + 2 * i) >> 12 << 4 * i;
     }
-    const int j = 2 * part + side;
-    const uint32_t bits = load_u16(block + 48 + j / 4 * 2) >> j % 4 * 3 & 7u;
-    return half_value(d) * float(2 * bits + 1) * 0.125f;
+    return half_value(bits);
+  }
+  template <typename Bytes>
+  static int scale_number(Bytes block, int j) {
+    return 2 * int(load_u16(block + 48 + j / 4 * 2) >> j % 4 * 3 & 7u) + 1;
   }
 };
 
@@ -243,36 +298,57 @@ inline uint32_t iq4_values(uint32_t halves) {
   return iq4_value(halves) | iq4_value(halves >> 8) << 8 | iq4_value(halves >> 16) << 16 |
          iq4_value(halves >> 24) << 24;
 }
-// 16 bytes as in nibbles().
-template <typename Bytes>
-inline Codes8 iq4_codes(Bytes bytes, int group) {
-  const int at = 8 * (group & 1), right = group < 2 ? 0 : 4;
-  return codes8(
-      iq4_values(load_u32(bytes + at) >> right),
-      iq4_values(load_u32(bytes + at + 4) >> right));
+#ifdef __METAL_VERSION__
+inline Codes8 iq4_numbers(Codes8 bits) {
+  return {iq4_values(bits.low), iq4_values(bits.high)};
 }
+#else
+template <typename Codes>
+inline Codes iq4_numbers(Codes bits) {
+  uint32_t words[sizeof(Codes) / 4];
+  std::memcpy(words, &bits, sizeof(Codes));
+  for (uint32_t& word : words) {
+    word = iq4_values(word);
+  }
+  return load_codes<Codes>(reinterpret_cast<const uint8_t*>(words));
+}
+#endif
 
 template <>
-struct BlockCodes<kFormatIQ4_NL> : OneScale {
-  template <typename Bytes>
-  static Codes8 codes(Bytes block, int, int group) {
-    return iq4_codes(block + 2, group);
+struct BlockCodes<kFormatIQ4_NL> : OneScale, FewCodes<kFormatIQ4_NL> {
+  template <typename Codes>
+  static Codes numbers(Codes bits) {
+    return iq4_numbers(bits);
+  }
+  template <typename Codes, typename Bytes>
+  static Codes raw(Bytes block, int, int at) {
+    return raw_nibbles<Codes>(block + 2, at);
   }
 };
 
 // d, 8 scales of 6 bits (the high ones first), 16 bytes for each part.
 template <>
-struct BlockCodes<kFormatIQ4_XS> {
-  static constexpr bool kHasOffset = false;
-  template <typename Bytes>
-  static Codes8 codes(Bytes block, int part, int group) {
-    return iq4_codes(block + 8 + 16 * part, group);
+struct BlockCodes<kFormatIQ4_XS> : FewCodes<kFormatIQ4_XS>,
+                                   NumberedScales<kFormatIQ4_XS> {
+  DSV4_MEMBER bool kHasOffset = false;
+  DSV4_MEMBER int kScales = 8;
+  DSV4_MEMBER float kStep = 1;
+  template <typename Codes>
+  static Codes numbers(Codes bits) {
+    return iq4_numbers(bits);
+  }
+  template <typename Codes, typename Bytes>
+  static Codes raw(Bytes block, int part, int at) {
+    return raw_nibbles<Codes>(block + 8 + 16 * part, at);
   }
   template <typename Bytes>
-  static float scale(Bytes block, int part, int) {
-    const int high = int(load_u16(block + 2) >> 2 * part & 3u);
-    const int low = block[4 + part / 2] >> part % 2 * 4 & 15;
-    return load_scale(block) * float((low | high << 4) - 32);
+  static float d(Bytes block) {
+    return load_scale(block);
+  }
+  template <typename Bytes>
+  static int scale_number(Bytes block, int j) {
+    const int high = int(load_u16(block + 2) >> 2 * j & 3u);
+    return (half_byte(block + 4, j) | high << 4) - 32;
   }
 };
 
