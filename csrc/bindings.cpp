@@ -19,6 +19,7 @@ constexpr const char* kBuiltForMlx = DSV4_QUOTE(MLX_VERSION_MAJOR) "." DSV4_QUOT
 // DSV4_EACH_FAMILY(X) lists the kernel families of CMakeLists.txt.
 #define DSV4_DECLARE_BIND(family) void bind_##family(nb::module_&);
 DSV4_EACH_FAMILY(DSV4_DECLARE_BIND)
+void bind_ceilings(nb::module_& m);
 
 // Memory that the system hands out page by page as it is first written.
 mx::array uninitialized(const std::vector<int>& shape, mx::Dtype dtype) {
@@ -72,6 +73,7 @@ NB_MODULE(_ext, m) {
   m.attr("__mlx_version__") = kBuiltForMlx;
   m.attr("__nanobind_version__") = DSV4_NANOBIND_VERSION;
   bind_machine(m);
+  bind_ceilings(m);
   bind_mapped_file(m);
 #define DSV4_BIND(family) bind_##family(m);
   DSV4_EACH_FAMILY(DSV4_BIND)

@@ -33,7 +33,7 @@ def relative(path: Path) -> str:
 
 def test_all_families_are_built() -> None:
     kernels = {path.stem.removesuffix("_cpu") for path in (ROOT / "csrc").glob("*_cpu.cpp")}
-    assert set(FAMILIES) == kernels
+    assert set(FAMILIES) == kernels - {"ceilings"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -67,6 +67,8 @@ def test_every_op_has_a_reference_twin() -> None:
         "data_pointer",
         "host_bytes",
         "kernel_device",
+        "multiply_adds",
+        "read_all",
         "uninitialized",
     }
     assert sorted(op for op in kernels if not hasattr(reference, op)) == []

@@ -6,8 +6,9 @@ import mlx.core as mx
 import numpy as np
 
 from arrays import EPS
-from blocks import product_bound, random_rows
+from blocks import product_bound
 from mlx_dsv4 import ops, reference
+from mlx_dsv4.gguf.random_rows import random_rows
 
 Formats = tuple[str, str, str]
 
@@ -48,9 +49,9 @@ def make(case: Case, seed: int = 0) -> Inputs:
         x=rng.standard_normal((case.n_tokens, case.dim)).astype(np.float32),
         ids=order[:, : case.used].astype(np.int32),
         weights=rng.uniform(0.1, 2 / case.used, (case.n_tokens, case.used)).astype(np.float32),
-        gate=random_rows((case.n_experts, case.hidden, case.dim), gate, seed + 1),
-        up=random_rows((case.n_experts, case.hidden, case.dim), up, seed + 2),
-        down=random_rows((case.n_experts, case.dim, case.hidden), down, seed + 3),
+        gate=random_rows((case.n_experts, case.hidden, case.dim), gate, seed=seed + 1),
+        up=random_rows((case.n_experts, case.hidden, case.dim), up, seed=seed + 2),
+        down=random_rows((case.n_experts, case.dim, case.hidden), down, seed=seed + 3),
     )
 
 

@@ -6,8 +6,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from blocks import ELEMENTS, FORMATS, random_rows
+from blocks import ELEMENTS, FORMATS
 from mlx_dsv4 import ops, reference
+from mlx_dsv4.gguf.random_rows import random_rows
 
 
 @pytest.mark.parametrize("format", FORMATS)

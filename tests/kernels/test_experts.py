@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from arrays import EPS, same_bits, strided, to_numpy
-from blocks import pack
 from executors import SIMULATORS
 from expert_cases import Case, Formats, Inputs, bound, expect, make, rows, run
 from mlx_dsv4 import _ext, ops, reference
+from mlx_dsv4.gguf.blocks import quantize
 
 MIXED: Formats = ("q8_0", "mxfp4", "bf16")
 CASES = [
@@ -111,10 +111,10 @@ def test_clamps_bound_the_gate_above_and_up_on_both_sides(n_tokens: int, executo
     # Rows of gate and up pick one value of x each, so that all pairs of ±50 and ±1 meet.
     values = np.array([50, -50, 1, -1], np.float32)
     pairs = np.array([(g, u) for g in range(4) for u in range(4)])
-    gate, up = (pack(np.eye(4)[pairs[:, i]][None], "f32") for i in (0, 1))
+    gate, up = (quantize(np.eye(4)[pairs[:, i]][None], "f32") for i in (0, 1))
     case = Case(n_tokens, 1, 1, 4, 16)
     for first in range(0, 16, 4):  # four of the hidden values come out
-        down = pack(np.eye(16)[None, first : first + 4], "f32")
+        down = quantize(np.eye(16)[None, first : first + 4], "f32")
         out = run(
             case,
             Inputs(
@@ -183,8 +183,8 @@ def test_no_tokens_give_no_rows(executor: str) -> None:
 def test_reference_on_numbers_worked_by_hand() -> None:
     # gate 20 is clamped to 10, up -20 to -10; silu(10) is 10 * sigmoid(10); expert 1 counts 2 + 1.
     x, ids = np.ones((1, 1), np.float32), np.array([[1, 1]])
-    gate, up = (pack(np.array([[[0.0]], [[v]]]), "f32") for v in (20.0, -20.0))
-    down = pack(np.array([[[7.0]], [[3.0]]]), "f32")
+    gate, up = (quantize(np.array([[[0.0]], [[v]]]), "f32") for v in (20.0, -20.0))
+    down = quantize(np.array([[[7.0]], [[3.0]]]), "f32")
     weights = np.array([[2.0, 1.0]])
     out = reference.experts(
         x, ids, weights, gate, up, down, formats=("f32", "f32", "f32"), clamp=10.0

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from arrays import same_bits, strided, to_numpy
-from blocks import CODED_FORMATS, ELEMENTS, FORMATS, product_bound, random_rows
+from blocks import ELEMENTS, FORMATS, product_bound
 from executors import SIMULATORS
 from mlx_dsv4 import _ext, ops, reference
+from mlx_dsv4.gguf.random_rows import CODED_FORMATS, random_rows
 
 
 @dataclass(frozen=True)

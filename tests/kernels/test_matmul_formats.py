@@ -10,10 +10,11 @@ from gguf.constants import GGML_QUANT_SIZES
 import gguf
 import make_codebooks
 from arrays import same_bits, to_numpy
-from blocks import CODED_FORMATS, ELEMENTS, product_bound, random_blocks
+from blocks import ELEMENTS, product_bound
 from mlx_dsv4 import ops, reference
 from mlx_dsv4.gguf import PACKED, block_shape
 from mlx_dsv4.gguf.blocks import DECODABLE
+from mlx_dsv4.gguf.random_rows import CODED_FORMATS, random_rows
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,7 +49,7 @@ def test_blocks_decode_as_the_gguf_package_does(format: str, executor: str) -> N
 @pytest.mark.parametrize("format", CODED_FORMATS)
 @pytest.mark.parametrize(("n_tokens", "n_rows", "k"), [(1, 37, 512), (5, 9, 768), (20, 34, 256)])
 def test_matches_reference(n_tokens: int, n_rows: int, k: int, format: str, executor: str) -> None:
-    x, weight = make_x(n_tokens, k), random_blocks((n_rows, k), format)
+    x, weight = make_x(n_tokens, k), random_rows((n_rows, k), format)
     out = ops.matmul(mx.array(x), mx.array(weight), format=format)
     error = np.abs(to_numpy(out) - reference.matmul(x, weight, format=format))
     assert (error <= product_bound(x, reference.dequantize(weight, format))).all()
@@ -57,7 +58,7 @@ def test_matches_reference(n_tokens: int, n_rows: int, k: int, format: str, exec
 @pytest.mark.parametrize("format", CODED_FORMATS)
 def test_a_token_does_not_depend_on_its_batch(format: str, executor: str) -> None:
     k = 768  # a block and a half of the segments that are summed alone
-    x, weight = mx.array(make_x(20, k)), mx.array(random_blocks((11, k), format))
+    x, weight = mx.array(make_x(20, k)), mx.array(random_rows((11, k), format))
     alone = [ops.matmul(x[t : t + 1], weight, format=format) for t in range(20)]
     for n in (2, 3, 5, 9, 20):
         together = ops.matmul(x[:n], weight, format=format)
@@ -67,7 +68,7 @@ def test_a_token_does_not_depend_on_its_batch(format: str, executor: str) -> Non
 @pytest.mark.parametrize("format", ["q4_0", "q2_k"])
 def test_rows_of_part_of_a_block_are_refused(format: str) -> None:
     elements = ELEMENTS[format]
-    weight = mx.array(random_blocks((6, elements), format))
+    weight = mx.array(random_rows((6, elements), format))
     message = f"rows of weight must hold a positive multiple of {elements} values; got {3}"
     with pytest.raises(ValueError, match=message):
         ops.matmul(mx.zeros((1, 3)), weight, format=format)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from arrays import same_bits, shifted, to_numpy
-from blocks import product_bound, random_rows
+from blocks import product_bound
 from mlx_dsv4 import ops, reference
+from mlx_dsv4.gguf.random_rows import random_rows
 
 
 @dataclass(frozen=True)

@@ -9,23 +9,26 @@ from itertools import cycle
 import mlx.core as mx
 import numpy as np
 
-import gguf
 from mlx_dsv4 import ops
 from mlx_dsv4.bench.harness import Report, time_us
+from mlx_dsv4.gguf.random_rows import random_rows
 
 EXPERTS, USED, DIM, HIDDEN, CLAMP = 64, 6, 4096, 2048, 10.0
-FORMATS = ("q8_0", "mxfp4")
+# Of gate and up, and of down: the experts of files that people download.
+FORMATS = (("q8_0", "q8_0"), ("mxfp4", "mxfp4"), ("q4_k", "q4_k"), ("iq2_xxs", "q2_k"))
 
 
 def packed(n_rows: int, k: int, format: str) -> mx.array:
     """Raw blocks of every expert's ``n_rows`` rows; 16 random rows repeat."""
-    values = np.random.default_rng(0).standard_normal((16, k)).astype(np.float32) / 64
-    blocks = gguf.quants.quantize(values, gguf.GGMLQuantizationType[format.upper()])
-    return mx.array(np.tile(blocks.view(np.uint8), (EXPERTS, n_rows // 16, 1)))
+    rows = random_rows((16, k), format, std=1 / 64)
+    return mx.array(np.tile(rows, (EXPERTS, n_rows // 16, 1)))
 
 
 def measure(
-    report: Report, matrices: tuple[mx.array, mx.array, mx.array], format: str, n_tokens: int
+    report: Report,
+    matrices: tuple[mx.array, mx.array, mx.array],
+    formats: tuple[str, str],
+    n_tokens: int,
 ) -> None:
     rng = np.random.default_rng(1)
     expert_bytes = sum(matrix.nbytes for matrix in matrices) // EXPERTS
@@ -37,15 +40,17 @@ def measure(
     ids = [mx.array(choice) for choice in choices]
     mx.eval(x, weights, ids)
     calls = cycle(ids)
-    formats = (format, format, format)
+    gate, down = formats
     samples = time_us(
-        lambda: ops.experts(x, next(calls), weights, *matrices, formats=formats, clamp=CLAMP),
+        lambda: ops.experts(
+            x, next(calls), weights, *matrices, formats=(gate, gate, down), clamp=CLAMP
+        ),
         repeats=16,
     )
     chosen = np.mean([np.unique(choice).size for choice in choices])
     report(
         "experts",
-        f"{format} T{n_tokens}",
+        f"{gate}/{down} T{n_tokens}",
         samples,
         n_bytes=round(chosen * expert_bytes) + 8 * n_tokens * DIM,
         n_flops=6 * n_tokens * USED * DIM * HIDDEN,
@@ -53,9 +58,9 @@ def measure(
 
 
 def run(report: Report) -> None:
-    for format in FORMATS:
-        gate, up = packed(HIDDEN, DIM, format), packed(HIDDEN, DIM, format)
-        down = packed(DIM, HIDDEN, format)
+    for formats in FORMATS:
+        gate, up = packed(HIDDEN, DIM, formats[0]), packed(HIDDEN, DIM, formats[0])
+        down = packed(DIM, HIDDEN, formats[1])
         mx.eval(gate, up, down)
         for n_tokens in (1, 4, 128):
-            measure(report, (gate, up, down), format, n_tokens)
+            measure(report, (gate, up, down), formats, n_tokens)

@@ -7,7 +7,6 @@ one: the bytes a call must move over the bandwidth measured in this process.
 import json
 import platform
 import statistics
-import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -15,21 +14,18 @@ from importlib.metadata import version
 from typing import Any, TextIO
 
 import mlx.core as mx
-import numpy as np
 
 from mlx_dsv4 import ops
 
-WARMUP = 3
 
-
-def time_us(call: Callable[[], Any], *, repeats: int = 20) -> list[float]:
-    """Microseconds of ``mx.eval(call())``, one sample per repeat, after three warm-up calls."""
+def time_us(call: Callable[[], Any], *, repeats: int = 20, warmup: int = 3) -> list[float]:
+    """Microseconds of ``mx.eval(call())``, one sample per repeat, after warm-up calls."""
     samples = []
-    for _ in range(repeats + WARMUP):
+    for _ in range(repeats + warmup):
         start = time.perf_counter_ns()
         mx.eval(call())
         samples.append((time.perf_counter_ns() - start) / 1e3)
-    return samples[WARMUP:]
+    return samples[warmup:]
 
 
 @cache
@@ -39,18 +35,17 @@ def read_gb_s() -> float:
 
 
 def _cpu_read_gb_s() -> float:
-    """Every thread sums its own 256 MiB array."""
-    arrays = [np.ones(2**25) for _ in range(ops.cpu_kernels().threads)]
-    best = 0.0
-    for _ in range(3):
-        threads = [threading.Thread(target=a.sum) for a in arrays]
-        start = time.perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        best = max(best, sum(a.nbytes for a in arrays) / (time.perf_counter() - start) / 1e9)
-    return best
+    """All threads load 512 MiB, more than any cache holds, with the kernels' instruction set."""
+    words = mx.ones(2**27, dtype=mx.uint32)
+    mx.eval(words)
+    return words.nbytes / min(time_us(lambda: ops.read_all(words))) / 1e3
+
+
+@cache
+def gflop_s() -> float:
+    """Float32 multiply-adds of the CPU in GFLOP/s: all threads in registers."""
+    samples = time_us(lambda: ops.multiply_adds(2**20))
+    return 2 * ops.multiply_adds(1) * 2**20 / min(samples) / 1e3
 
 
 def _gpu_read_gb_s() -> float:
@@ -97,13 +92,15 @@ class Report:
         """
         limits = {"read": read_gb_s()} if ceilings is None else ceilings
         median = statistics.median(samples)
-        gb_s, gflop_s = n_bytes / median / 1e3, n_flops / median / 1e3
+        gb_s, rate = n_bytes / median / 1e3, n_flops / median / 1e3
+        peak = gflop_s() if n_flops and mx.default_device() == mx.cpu else None
         shares = ", ".join(f"{gb_s / limit:5.0%} of {kind}" for kind, limit in limits.items())
         line = f"{name:<20} {case:<28} {median:10.1f} us"
         if n_bytes:
             line += f" {gb_s:7.2f} GB/s ({shares} bandwidth)".replace("_", " ")
         if n_flops:
-            line += f" {gflop_s:7.1f} GFLOP/s"
+            line += f" {rate:7.1f} GFLOP/s"
+            line += f" ({rate / peak:5.1%} of the peak)" if peak else ""
         for kind, amount in (memory or {}).items():
             line += f", {kind.replace('_', ' ')} {amount / 1e6:.1f} MB"
         figures = {
@@ -111,6 +108,7 @@ class Report:
             "us_min": round(min(samples), 2),
             "bytes": n_bytes,
             "flops": n_flops,
+            **({"peak_gflop_s": round(peak, 1)} if peak else {}),
             **{f"{kind}_gb_s": round(limit, 2) for kind, limit in limits.items()},
             **{f"{kind}_bytes": amount for kind, amount in (memory or {}).items()},
         }

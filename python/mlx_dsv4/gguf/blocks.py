@@ -1,6 +1,7 @@
 """Block formats of GGUF tensors: their sizes, and their values as float32."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES
@@ -95,3 +96,20 @@ def dequantize(raw: NDArray[np.uint8], format: str, shape: Sequence[int]) -> NDA
     with np.errstate(all="ignore"):
         values = gguf.dequantize(rows, _KINDS[format])
     return np.array(values, dtype=np.float32).reshape(tuple(shape))
+
+
+def quantize(values: NDArray[np.floating[Any]], format: str) -> NDArray[np.uint8]:
+    """Weights as raw blocks.
+
+    Args:
+        values: ``[..., K]``, taken as float32; K is a whole number of blocks.
+        format: One of :data:`WRITABLE`.
+
+    Returns:
+        ``[..., row_bytes]`` uint8.
+
+    Source: ``gguf.quants`` of the ``gguf`` package.
+    """
+    rows = values.reshape(-1, values.shape[-1]).astype(np.float32)
+    blocks = np.ascontiguousarray(gguf.quants.quantize(rows, _KINDS[format]))
+    return blocks.view(np.uint8).reshape(*values.shape[:-1], -1)

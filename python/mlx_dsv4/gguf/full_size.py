@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 import gguf
 from mlx_dsv4.config import ARCHITECTURES, V4_FLASH, ModelConfig
-from mlx_dsv4.gguf.blocks import block_shape, n_bytes_of
+from mlx_dsv4.gguf.blocks import n_bytes_of
 from mlx_dsv4.gguf.names import expected_tensors
+from mlx_dsv4.gguf.random_rows import random_rows
 from mlx_dsv4.gguf.reader import GGUFFile, TensorInfo
 from mlx_dsv4.gguf.tiny import add_config, add_vocabulary
 from mlx_dsv4.gguf.vocabulary import NORMAL, Vocabulary, make_vocabulary
@@ -101,18 +102,5 @@ def _contents(info: TensorInfo, config: ModelConfig) -> NDArray[np.generic]:
     if info.name in ("token_embd.weight", "output.weight") or (
         info.name.startswith(last) and "_exps" in info.name
     ):
-        return _random_blocks(info, rng)
+        return random_rows((RANDOM_ROWS, info.shape[-1]), info.format, std=0.02)
     return np.zeros(0, np.uint8)
-
-
-def _random_blocks(info: TensorInfo, rng: np.random.Generator) -> NDArray[np.generic]:
-    """Blocks of random codes, with scales of about 0.01."""
-    n_values = RANDOM_ROWS * info.shape[-1]
-    if info.format == "f16":
-        return (0.02 * rng.standard_normal(n_values)).astype(np.float16)
-    elements, block_bytes = block_shape(info.format)
-    blocks = rng.integers(0, 256, (n_values // elements, block_bytes), np.uint8)
-    scales = (0.01 * rng.standard_normal((len(blocks), 1))).astype(np.float16).view(np.uint8)
-    for offset in (80, 82) if info.format == "q2_k" else (0,):
-        blocks[:, offset : offset + 2] = scales
-    return blocks

@@ -12,6 +12,8 @@ from mlx_dsv4.ops.machine import (
     DeviceChoice,
     cpu_kernels,
     kernel_device,
+    multiply_adds,
+    read_all,
 )
 from mlx_dsv4.ops.matmul import embed, matmul
 from mlx_dsv4.ops.memory import MappedFile, data_pointer, host_bytes, uninitialized
@@ -40,6 +42,8 @@ __all__ = [
     "indexer_topk",
     "kernel_device",
     "matmul",
+    "multiply_adds",
+    "read_all",
     "route_hashed",
     "route_scored",
     "uninitialized",

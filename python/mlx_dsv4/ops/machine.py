@@ -32,6 +32,36 @@ def cpu_kernels() -> CpuKernels:
     return CpuKernels(_ext.isa(), _ext.num_threads())
 
 
+def read_all(words: mx.array) -> int:
+    """Read every byte once, on all threads, and do nothing else: for measuring bandwidth.
+
+    Args:
+        words: Evaluated uint32 of any shape, row-contiguous, a multiple of 64 elements.
+
+    Returns:
+        The sum of the words modulo 2^32.
+
+    Raises:
+        ValueError: ``words`` is something else.
+    """
+    return _ext.read_all(words)
+
+
+def multiply_adds(rounds: int) -> int:
+    """Keep the multiply-add units of all threads busy, without memory: for measuring FLOP/s.
+
+    Args:
+        rounds: Of independent float32 multiply-adds on each thread.
+
+    Returns:
+        Multiply-adds done, of one lane each.
+
+    Raises:
+        ValueError: ``rounds`` is below 1.
+    """
+    return _ext.multiply_adds(rounds)
+
+
 def kernel_device(choice: DeviceChoice = "auto") -> mx.Device:
     """The device to run kernels on.
 

@@ -1,0 +1,68 @@
+#include <atomic>
+#include <mutex>
+
+#include "bind.h"
+#include "ceilings_cpu.h"
+#include "check.h"
+#include "pool.h"
+
+namespace mlx_dsv4 {
+namespace {
+
+constexpr int64_t kWordsPerStep = 64;
+constexpr int64_t kStepsPerPiece = 1 << 14;  // 4 MiB
+
+uint32_t read_all(const mx::array& words) {
+  constexpr auto op = "read_all";
+  check_dtype(op, "words", words, mx::uint32);
+  if (!words.is_available() || !words.flags().row_contiguous ||
+      words.size() % kWordsPerStep != 0) {
+    reject(
+        op,
+        "words must be evaluated, row-contiguous and a multiple of ",
+        kWordsPerStep,
+        "; got ",
+        words.shape());
+  }
+  const auto* data = words.data<uint32_t>();
+  const auto sum_words = cpu_kernels<CeilingKernels>().sum_words;
+  const auto steps = static_cast<int64_t>(words.size()) / kWordsPerStep;
+  std::atomic<uint32_t> sum{0};
+  parallel_for(steps, kStepsPerPiece, [&](int64_t begin, int64_t end) {
+    sum += sum_words(data + begin * kWordsPerStep, (end - begin) * kWordsPerStep);
+  });
+  return sum;
+}
+
+// Every thread's share is one piece.
+int64_t multiply_adds(int64_t rounds) {
+  if (rounds < 1) {
+    reject("multiply_adds", "rounds must be at least 1; got ", rounds);
+  }
+  const CeilingKernels& kernels = cpu_kernels<CeilingKernels>();
+  const int threads = num_threads();
+  std::mutex mutex;
+  float sum = 0;
+  parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
+    const float part = kernels.multiply_adds((end - begin) * rounds, 0.5f);
+    const std::lock_guard lock(mutex);
+    sum += part;
+  });
+  if (sum == 0) {
+    reject("multiply_adds", "the sum must not be 0; got ", sum);
+  }
+  return threads * rounds * kernels.per_round;
+}
+
+}  // namespace
+
+void bind_ceilings(nb::module_& m) {
+  m.def("read_all", &read_all, "words"_a, nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "multiply_adds",
+      &multiply_adds,
+      "rounds"_a,
+      nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace mlx_dsv4
