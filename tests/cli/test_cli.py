@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import gguf
 from mlx_dsv4 import __version__
 
 COMMAND = [sys.executable, "-m", "mlx_dsv4"]
@@ -206,6 +207,19 @@ def test_inspect_shows_the_card(tiny: Path) -> None:
     assert done.returncode == 0
     for expected in ("0, 0, 4, 128, 4, 128", "mxfp4", "q8_0", "bytes per token", "runs"):
         assert expected in done.stdout
+
+
+def test_inspect_prints_names_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "odd.gguf"
+    writer = gguf.GGUFWriter(path, "[/x]")
+    writer.add_name("[bold] name")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    done = run("inspect", path)
+    assert done.returncode == 1, done.stderr
+    assert "[bold] name\n" in done.stdout
+    assert "architecture [/x]\n" in done.stdout
 
 
 def test_inspect_says_what_keeps_a_file_from_running(tiny: Path, tmp_path: Path) -> None:

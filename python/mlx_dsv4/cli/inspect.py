@@ -47,9 +47,8 @@ def _unmet_limits(card: "ModelCard") -> list[str]:
 def _print_file(console: Console, card: "ModelCard") -> None:
     console.print(f"[bold]{escape(card.name)}[/bold]")
     console.print(f"file       {escape(str(card.path))}, {card.n_bytes / 1e9:.3f} GB")
-    console.print(
-        f"format     GGUF {card.version}, architecture {card.architecture or 'not named'}"
-    )
+    architecture = escape(card.architecture) or "not named"
+    console.print(f"format     GGUF {card.version}, architecture {architecture}")
     console.print(f"weights    {card.bits_per_weight:.2f} bits per weight on average")
 
 
