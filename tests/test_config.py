@@ -221,6 +221,14 @@ def test_a_huge_layer_count_is_refused_by_the_length_of_the_arrays():
         read(LLAMA_CPP | {"block_count": 4_000_000_000, "swiglu_clamp_exp": 10.0})
 
 
+def test_more_layers_than_any_model_has_are_refused():
+    layers = LLAMA_CPP | {"swiglu_clamp_exp": 10.0, "swiglu_clamp_shexp": 10.0}
+    layers |= {"attention.compress_ratios": [*RATIOS, *[0] * 982]}
+    assert read(layers | {"block_count": 1024}).layers == 1024
+    with pytest.raises(ConfigError, match=r"block_count must be at most 1024; got 1025"):
+        read(layers | {"block_count": 1025})
+
+
 def test_the_alias_of_the_compressed_base_is_the_key_in_errors():
     keys = {k: v for k, v in LLAMA_CPP.items() if k != "attention.compress_rope_freq_base"}
     with pytest.raises(ConfigError, match=r"rope\.freq_base_swa must be positive"):

@@ -10,6 +10,8 @@ from mlx_dsv4.errors import ConfigError, UnsupportedModelError
 
 ARCHITECTURES = ("deepseek4", "deepseek-v4-flash")
 RATIOS = (0, 4, 128)
+# Far above any model: what is made per layer, of one number of a file, stays small.
+MOST_LAYERS = 1024
 
 _NOT_V4 = re.compile(r"deepseek[\s_-]*v?4[\s._-]?1(?!\d)", re.IGNORECASE)
 _NAME_KEYS = ("general.name", "general.basename", "general.base_model.0.name")
@@ -310,6 +312,7 @@ def _check_rules(values: Mapping[str, Any], name: Callable[[str], str]) -> None:
         need(values[field] >= (field not in may_be_zero), field, "positive")
     for field in _FLOATS:
         need(math.isfinite(values[field]) and values[field] > 0, field, "positive and finite")
+    need(values["layers"] <= MOST_LAYERS, "layers", f"at most {MOST_LAYERS}")
     need(values["yarn_factor"] >= 1, "yarn_factor", "at least 1")
     need(
         values["yarn_beta_fast"] > values["yarn_beta_slow"],
