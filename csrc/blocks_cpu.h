@@ -42,7 +42,7 @@ struct BlocksQ8_0 {
   static constexpr int kElements = 32, kStep = 32, kBytes = 34;
   using Scales = NoScales;
   static void decode(const uint8_t* block, const Scales&, int, F32x16* values) {
-    const F32x16 scale = simd::set1_f16(reinterpret_cast<const uint16_t*>(block));
+    const F32x16 scale = simd::set1(load_scale(block));
     const auto* codes = reinterpret_cast<const int8_t*>(block + 2);
     values[0] = simd::mul(simd::load_i8(codes), scale);
     values[1] = simd::mul(simd::load_i8(codes + 16), scale);

@@ -90,7 +90,6 @@ inline void store_bf16(uint16_t* p, F32x16 x) {
 inline F32x16 load_f16(const uint16_t* p) {
   return {_mm256_cvtph_ps(load_16bytes(p)), _mm256_cvtph_ps(load_16bytes(p + 8))};
 }
-inline F32x16 set1_f16(const uint16_t* p) { return set1(_cvtsh_ss(*p)); }
 inline void unpack_e2m1(const uint8_t* bytes, F32x16 scale, F32x16& low, F32x16& high) {
   const __m128i doubled =
       _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);

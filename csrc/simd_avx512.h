@@ -63,7 +63,6 @@ inline void store_bf16(uint16_t* p, F32x16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(high));
 }
 inline F32x16 load_f16(const uint16_t* p) { return {_mm512_cvtph_ps(load_16bit(p))}; }
-inline F32x16 set1_f16(const uint16_t* p) { return {_mm512_set1_ps(_cvtsh_ss(*p))}; }
 inline void unpack_e2m1(const uint8_t* bytes, F32x16 scale, F32x16& low, F32x16& high) {
   const __m512 doubled =
       _mm512_setr_ps(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);

@@ -98,10 +98,6 @@ inline F32x16 load_f16(const uint16_t* p) {
   return quads(
       [&](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))); });
 }
-inline F32x16 set1_f16(const uint16_t* p) {
-  const float32x4_t four = vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(*p)));
-  return quads([&](int) { return four; });
-}
 inline void unpack_e2m1(const uint8_t* bytes, F32x16 scale, F32x16& low, F32x16& high) {
   constexpr int8_t kDoubled[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
   const int8x16_t doubled = vld1q_s8(kDoubled);

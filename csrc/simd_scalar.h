@@ -34,8 +34,11 @@ inline F32x16 each(Fn fn) {
 inline F32x16 set1(float x) {
   return each([&](int) { return x; });
 }
+// Rows in a file begin at any byte: what is loaded from memory goes through memcpy.
 inline F32x16 load(const float* p) {
-  return each([&](int i) { return p[i]; });
+  F32x16 r;
+  std::memcpy(r.lane, p, sizeof(r));
+  return r;
 }
 inline void store(float* p, F32x16 x) { std::memcpy(p, x.lane, sizeof(x)); }
 inline F32x16 add(F32x16 a, F32x16 b) {
@@ -79,8 +82,10 @@ inline F32x16 widen_i8(Bytes16 bytes) {
   return load_i8(numbers);
 }
 inline F32x16 load_bf16(const uint16_t* p) {
+  uint16_t halves[16];
+  std::memcpy(halves, p, sizeof(halves));
   return each([&](int i) {
-    const uint32_t bits = static_cast<uint32_t>(p[i]) << 16;
+    const uint32_t bits = static_cast<uint32_t>(halves[i]) << 16;
     float x;
     std::memcpy(&x, &bits, 4);
     return x;
@@ -95,9 +100,10 @@ inline void store_bf16(uint16_t* p, F32x16 x) {
   }
 }
 inline F32x16 load_f16(const uint16_t* p) {
-  return each([&](int i) { return f16_to_f32(p[i]); });
+  uint16_t halves[16];
+  std::memcpy(halves, p, sizeof(halves));
+  return each([&](int i) { return f16_to_f32(halves[i]); });
 }
-inline F32x16 set1_f16(const uint16_t* p) { return set1(f16_to_f32(*p)); }
 // Lane i: twice the E2M1 value of the low and of the high four bits of bytes[i], times scale.
 inline void unpack_e2m1(const uint8_t* bytes, F32x16 scale, F32x16& low, F32x16& high) {
   constexpr float kDoubled[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};

@@ -42,6 +42,16 @@ def test_embed_on_a_block_worked_by_hand(executor: str) -> None:
     assert out.tolist() == [16 * [1.0] + 16 * [-2.0]]
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_rows_may_begin_at_any_byte(format: str, isa: str) -> None:
+    rows = random_rows((5, 64), format)
+    behind_a_byte = mx.array(np.concatenate([np.zeros(1, np.uint8), rows.reshape(-1)]))
+    weight = behind_a_byte[1:].reshape(rows.shape)
+    tokens = np.arange(5, dtype=np.int32)
+    out = np.array(ops.embed(mx.array(tokens), weight, format=format))
+    np.testing.assert_array_equal(out, reference.embed(tokens, rows, format=format))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
