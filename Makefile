@@ -3,6 +3,7 @@
 # make venv    build the package again after a change in csrc or metal
 # make mutate  run the kernels' tests on shaders with one mistake each, hours (FAMILIES="route hyper")
 # make seeded-bugs   break shaders on purpose, one place at a time: a test must turn red
+# make fuzz    try damaged files and blocks for a minute (SECONDS=3600 SEED=1)
 # make full-size     load and run a sparse file of V4-Flash's real size, 80.8 GiB
 # make tools   install what the tests and checks need
 # make wheel-macos   build a wheel for arm64 macOS in dist, on Linux, and check it
@@ -19,9 +20,12 @@ NATIVE := pyproject.toml CMakeLists.txt $(wildcard csrc/* metal/*.* mslsim/*/*.c
 CPP := $(shell git ls-files '*.cpp' '*.h')
 METAL := $(wildcard metal/*.metal)
 TINY := build/tiny.gguf
+FUZZ := build/fuzz
+SECONDS := 60
+SEED := 0
 
-.PHONY: help venv tools demo test lint format types layers stub full-size seeded-bugs mutate wheel-macos \
-	check-install bench clean
+.PHONY: help venv tools demo test lint format types layers stub full-size seeded-bugs mutate fuzz \
+	wheel-macos check-install bench clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -101,6 +105,17 @@ full-size: $(VENV)/.tools
 
 seeded-bugs: $(VENV)/.tools
 	@$(BIN)/python tests/run_seeded_bugs.py
+
+# On Linux: files are read under limits that other systems do not have.
+fuzz: $(VENV)/.tools
+	@echo "== building the CPU kernels with sanitizers"
+	@mkdir -p $(FUZZ)
+	@$(BIN)/cmake -S . -B $(FUZZ)/cmake -G Ninja -DDSV4_FUZZ=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
+		-DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja > $(FUZZ)/cmake.log || { cat $(FUZZ)/cmake.log; exit 1; }
+	@$(BIN)/cmake --build $(FUZZ)/cmake --target fuzz_blocks > $(FUZZ)/build.log || { cat $(FUZZ)/build.log; exit 1; }
+	@echo "== damaged blocks, then damaged files: $(SECONDS) seconds"
+	@$(FUZZ)/fuzz_blocks $(SEED) $$(($(SECONDS) / 3))
+	@$(BIN)/python -m fuzz.files --seed $(SEED) --seconds $$(($(SECONDS) * 2 / 3))
 
 # Needs clang 19 for macOS; without it the script says what to install.
 wheel-macos: $(VENV)/.tools

@@ -107,7 +107,7 @@ def test_the_tree_speaks_in_the_present_tense(path: Path) -> None:
 @pytest.mark.parametrize("path", PROSE, ids=relative)
 def test_paths_named_in_prose_exist(path: Path) -> None:
     text = path.read_text()
-    folders = "csrc|metal|mslsim|macos|python|tests|benchmarks|docs|examples"
+    folders = "csrc|fuzz|metal|mslsim|macos|python|tests|benchmarks|docs|examples"
     named = re.findall(rf"`((?:{folders})/[\w./]+)`", text)
     links = re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", text)
     missing = [name for name in named if not (ROOT / name).exists()]

@@ -1,0 +1,1 @@
+"""Files and blocks that are wrong in ways nobody thought of: ``make fuzz``."""
