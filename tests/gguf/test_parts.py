@@ -11,7 +11,7 @@ import gguf
 from mlx_dsv4.errors import FileFormatError
 from mlx_dsv4.gguf import GGUFFile
 from mlx_dsv4.gguf.blocks import block_shape
-from mlx_dsv4.gguf.tiny import add_config, add_vocabulary
+from mlx_dsv4.gguf.metadata import add_config, add_vocabulary
 from mlx_dsv4.gguf.vocabulary import make_vocabulary
 from mlx_dsv4.model import Model, load_weights
 from tiny_models import random_tokens, tiny_model

@@ -8,13 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-import gguf
-from mlx_dsv4.config import ARCHITECTURES, V4_FLASH, ModelConfig
-from mlx_dsv4.gguf.blocks import n_bytes_of
+from mlx_dsv4.config import V4_FLASH, ModelConfig
+from mlx_dsv4.gguf.metadata import write_header
 from mlx_dsv4.gguf.names import expected_tensors
 from mlx_dsv4.gguf.random_rows import random_rows
 from mlx_dsv4.gguf.reader import GGUFFile, TensorInfo
-from mlx_dsv4.gguf.tiny import add_config, add_vocabulary
 from mlx_dsv4.gguf.vocabulary import NORMAL, Vocabulary, make_vocabulary
 
 # The formats of the 80.8 GiB file that most people download, by the end of a name; the first match.
@@ -51,7 +49,8 @@ def write_full_size(path: str | os.PathLike[str], config: ModelConfig = V4_FLASH
     """
     unfinished = Path(f"{os.fspath(path)}.unfinished")
     try:
-        _write_header(unfinished, config)
+        formats = {name: format_of(name) for name in expected_tensors(config)}
+        write_header(unfinished, config, _vocabulary(config.vocab), formats)
         with GGUFFile(unfinished) as file, unfinished.open("r+b") as out:
             for info in file.tensors.values():
                 data = _contents(info, config)
@@ -60,27 +59,6 @@ def write_full_size(path: str | os.PathLike[str], config: ModelConfig = V4_FLASH
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-def _write_header(path: Path, config: ModelConfig) -> None:
-    """The metadata and the tensor table, and a hole as large as the tensors."""
-    writer = gguf.GGUFWriter(path, ARCHITECTURES[0])
-    add_config(writer, config)
-    add_vocabulary(writer, _vocabulary(config.vocab))
-    n_bytes = 0
-    for name, spec in expected_tensors(config).items():
-        format = format_of(name)
-        kind = gguf.GGMLQuantizationType[format.upper()]
-        size = n_bytes_of(format, spec.shape)
-        writer.add_tensor_info(name, spec.shape, np.dtype(np.float32), size, raw_dtype=kind)
-        n_bytes += writer.ggml_pad(size, writer.data_alignment)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    writer.close()
-    with path.open("r+b") as file:
-        header = writer.ggml_pad(path.stat().st_size, writer.data_alignment)
-        file.truncate(header + n_bytes)
 
 
 def _vocabulary(size: int) -> Vocabulary:

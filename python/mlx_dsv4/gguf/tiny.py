@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import gguf
-from mlx_dsv4.config import ARCHITECTURES, KEYS, REQUIRED_VALUES, ModelConfig
+from mlx_dsv4.config import ARCHITECTURES, ModelConfig
 from mlx_dsv4.errors import UnsupportedModelError
 from mlx_dsv4.gguf.blocks import WRITABLE, block_shape
+from mlx_dsv4.gguf.metadata import add_config, add_vocabulary
 from mlx_dsv4.gguf.names import TensorSpec, expected_tensors
-from mlx_dsv4.gguf.vocabulary import BOS, EOS, PAD, Vocabulary
+from mlx_dsv4.gguf.vocabulary import Vocabulary
 
 Weights = dict[str, NDArray[Any]]
 
@@ -224,40 +225,3 @@ def write_model(
         raise OSError(error.errno or errno.ENOSPC, reason, os.fspath(path)) from error
     finally:
         Path(unfinished).unlink(missing_ok=True)
-
-
-def add_config(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
-    writer.add_type("model")
-    writer.add_name(config.name)
-    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    derived = {
-        "attention.value_length": config.head_dim,
-        "embedding_length_out": config.hidden * config.streams,
-    }
-    # Real files carry a ratio for the draft layer too, and count rows instead of naming `vocab`.
-    own = {suffix: getattr(config, field) for field, suffix in KEYS.items() if field != "vocab"}
-    own[KEYS["ratios"]] = [*config.ratios, 0]
-    for suffix, value in (own | derived | REQUIRED_VALUES).items():
-        key = f"{ARCHITECTURES[0]}.{suffix}"
-        if isinstance(value, bool):
-            writer.add_bool(key, value)
-        elif isinstance(value, int):
-            writer.add_uint32(key, value)
-        elif isinstance(value, float):
-            writer.add_float32(key, value)
-        elif isinstance(value, str):
-            writer.add_string(key, value)
-        else:
-            writer.add_array(key, list(value))
-
-
-def add_vocabulary(writer: gguf.GGUFWriter, vocabulary: Vocabulary) -> None:
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("joyai-llm")
-    writer.add_token_list(list(vocabulary.tokens))
-    writer.add_token_types(list(vocabulary.types))
-    writer.add_token_merges(list(vocabulary.merges))
-    writer.add_bos_token_id(vocabulary.id_of(BOS))
-    writer.add_eos_token_id(vocabulary.id_of(EOS))
-    writer.add_pad_token_id(vocabulary.id_of(PAD))
-    writer.add_add_bos_token(False)
