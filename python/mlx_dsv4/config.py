@@ -125,7 +125,7 @@ class ModelConfig:
     hash_layers: int
 
     def __post_init__(self) -> None:
-        _check_rules(asdict(self), lambda field: field)
+        check_rules(asdict(self), lambda field: field)
 
     @classmethod
     def from_metadata(
@@ -188,17 +188,21 @@ def _describe(value: object) -> str:
     return f"{value!r} ({type(value).__name__})"
 
 
-class _Keys:
-    """Typed access to the keys of one file, with the full key in every error."""
+class TypedKeys:
+    """Typed access to the keys of one file, with the full key in every error.
 
-    def __init__(self, metadata: Mapping[str, object], prefix: str) -> None:
+    Args:
+        metadata: Key to value.
+        prefix: What all keys begin with.
+        suffixes: Field of :class:`ModelConfig` to its key without the prefix.
+    """
+
+    def __init__(
+        self, metadata: Mapping[str, object], prefix: str, suffixes: Mapping[str, str]
+    ) -> None:
         self.metadata = metadata
         self.prefix = prefix
-        self.suffixes = dict(KEYS)
-        if self.get(KEYS["compress_rope_base"]) is None and self.get(COMPRESS_BASE_ALIAS):
-            self.suffixes["compress_rope_base"] = COMPRESS_BASE_ALIAS
-        if self.get(KEYS["clamp_shared"]) is None:
-            self.suffixes["clamp_shared"] = KEYS["clamp"]
+        self.suffixes = dict(suffixes)
 
     def name(self, field: str) -> str:
         return self.prefix + self.suffixes[field]
@@ -239,6 +243,17 @@ class _Keys:
             )
         return tuple(kind(x) for x in first)
 
+    def model_numbers(self) -> dict[str, Any]:
+        """The fields of :class:`ModelConfig` that are one number, or one number per layer."""
+        values: dict[str, Any] = {field: self.integer(self.suffixes[field]) for field in _INTEGERS}
+        values |= {field: self.number(self.suffixes[field]) for field in _FLOATS}
+        # The array bounds the layers by the bytes of the file, so it comes before scalars.
+        layers = values["layers"]
+        values["ratios"] = self.per_layer(self.suffixes["ratios"], layers, int)
+        for field in ("clamp", "clamp_shared"):
+            values[field] = self.per_layer(self.suffixes[field], layers, float)
+        return values
+
     def expect(self, suffix: str, wanted: object, *, optional: bool = False) -> None:
         value = self.get(suffix)
         if optional and value is None:
@@ -252,30 +267,28 @@ def _from_metadata(
     metadata: Mapping[str, object], tensor_shapes: Mapping[str, tuple[int, ...]]
 ) -> ModelConfig:
     model_architecture(metadata)
-    keys = _Keys(metadata, key_prefix(metadata))
-    values: dict[str, Any] = {field: keys.integer(keys.suffixes[field]) for field in _INTEGERS}
-    values |= {field: keys.number(keys.suffixes[field]) for field in _FLOATS}
+    keys = TypedKeys(metadata, key_prefix(metadata), KEYS)
+    if keys.get(KEYS["compress_rope_base"]) is None and keys.get(COMPRESS_BASE_ALIAS):
+        keys.suffixes["compress_rope_base"] = COMPRESS_BASE_ALIAS
+    if keys.get(KEYS["clamp_shared"]) is None:
+        keys.suffixes["clamp_shared"] = KEYS["clamp"]
     for suffix, wanted in REQUIRED_VALUES.items():
         keys.expect(suffix, wanted)
     for suffix, wanted in OPTIONAL_VALUES.items():
         keys.expect(suffix, wanted, optional=True)
-    # The array bounds the number of layers by the bytes of the file, so it comes before scalars.
-    layers = values["layers"]
-    values["ratios"] = keys.per_layer(KEYS["ratios"], layers, int)
-    values["clamp"] = keys.per_layer(KEYS["clamp"], layers, float)
-    values["clamp_shared"] = keys.per_layer(keys.suffixes["clamp_shared"], layers, float)
+    values = keys.model_numbers()
     values["vocab"] = _vocabulary_size(keys, tensor_shapes)
     name = metadata.get("general.name")
     values["name"] = name if isinstance(name, str) and name else "DeepSeek-V4"
 
-    _check_rules(values, keys.name)
+    check_rules(values, keys.name)
     keys.expect("attention.value_length", values["head_dim"])
     keys.expect("embedding_length_out", values["hidden"] * values["streams"], optional=True)
     _check_ratios_against_tensors(values["ratios"], keys, tensor_shapes)
     return ModelConfig(**values)
 
 
-def _vocabulary_size(keys: _Keys, tensor_shapes: Mapping[str, tuple[int, ...]]) -> int:
+def _vocabulary_size(keys: TypedKeys, tensor_shapes: Mapping[str, tuple[int, ...]]) -> int:
     if keys.get(KEYS["vocab"]) is not None:
         return keys.integer(KEYS["vocab"])
     shape = tensor_shapes.get("token_embd.weight")
@@ -288,7 +301,7 @@ def _vocabulary_size(keys: _Keys, tensor_shapes: Mapping[str, tuple[int, ...]]) 
 
 
 def _check_ratios_against_tensors(
-    ratios: tuple[int, ...], keys: _Keys, tensor_shapes: Mapping[str, tuple[int, ...]]
+    ratios: tuple[int, ...], keys: TypedKeys, tensor_shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
     for layer, ratio in enumerate(ratios):
         tensor = f"blk.{layer}.attn_compressor_ape.weight"
@@ -300,7 +313,7 @@ def _check_ratios_against_tensors(
             )
 
 
-def _check_rules(values: Mapping[str, Any], name: Callable[[str], str]) -> None:
+def check_rules(values: Mapping[str, Any], name: Callable[[str], str]) -> None:
     """Raise for the first broken rule; ``name`` turns a field into what the reader knows it as."""
 
     def need(holds: bool, field: str, rule: str) -> None:
