@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import official
 import pytest
 import tokenizers
 
+import official
 from mlx_dsv4.text import Tokenizer
 
 

@@ -1,10 +1,10 @@
 """Streaming gives the text of decoding, in whole characters and as early as it can."""
 
 import pytest
-import small
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import small
 from mlx_dsv4.text import Tokenizer
 
 TEXTS = [

@@ -4,11 +4,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import official
 import pytest
-import text_corpus
 import tokenizers
 
+import official
+import text_corpus
 from mlx_dsv4.text import Tokenizer
 from mlx_dsv4.text.tokenizer import pre_tokenizer
 

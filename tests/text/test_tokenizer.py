@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import small
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import small
 from mlx_dsv4.errors import PromptError, TokenizerError
 from mlx_dsv4.text import Tokenizer
 

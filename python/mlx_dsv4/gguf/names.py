@@ -187,22 +187,29 @@ def check_tensors(config: ModelConfig, tensors: Mapping[str, TensorInfo]) -> Non
     report = compare_tensors(config, tensors)
     if report.missing or report.wrong:
         wrong = {**report.wrong, **report.unsupported}
-        parts = [
-            _section("missing", report.missing),
-            _section("wrong", [f"{name} {rule}" for name, rule in wrong.items()]),
-            _section("unmatched", report.unmatched),
-        ]
-        raise TensorError(
-            "the tensors must be those of the configuration:" + "".join(parts),
-            missing=report.missing,
-            wrong=tuple(wrong),
-            unmatched=report.unmatched,
-        )
+        raise tensor_error("", report.missing, wrong, report.unmatched)
     if report.unsupported:
         lines = [f"{name} {rule}" for name, rule in report.unsupported.items()]
         raise UnsupportedModelError(
             "block formats that are not computed on:" + _section("unsupported", lines)
         )
+
+
+def tensor_error(
+    prefix: str, missing: Sequence[str], wrong: Mapping[str, str], unmatched: Sequence[str]
+) -> TensorError:
+    """One report of all that keeps tensors from being those of a configuration."""
+    parts = [
+        _section("missing", missing),
+        _section("wrong", [f"{name} {rule}" for name, rule in wrong.items()]),
+        _section("unmatched", unmatched),
+    ]
+    return TensorError(
+        f"{prefix}the tensors must be those of the configuration:" + "".join(parts),
+        missing=missing,
+        wrong=tuple(wrong),
+        unmatched=unmatched,
+    )
 
 
 def _section(title: str, lines: Sequence[str]) -> str:
@@ -214,12 +221,12 @@ def _section(title: str, lines: Sequence[str]) -> str:
     return f"\n  {title} ({len(lines)}):{shown}{more}"
 
 
-def check_expert_ids(name: str, ids: NDArray[np.int32], experts: int) -> None:
+def check_expert_ids(name: str, ids: NDArray[np.signedinteger], experts: int) -> None:
     """Refuse a token-to-expert table that names an expert the model does not have.
 
     Args:
         name: Of the tensor.
-        ids: ``[V, experts_used]`` int32.
+        ids: ``[V, experts_used]`` int32 or int64.
         experts: Number of experts; ids count from 0.
 
     Raises:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 # Token types of GGUF.
-NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
+NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 
 BOS = "<｜begin▁of▁sentence｜>"
 EOS = "<｜end▁of▁sentence｜>"

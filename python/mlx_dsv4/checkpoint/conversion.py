@@ -1,0 +1,134 @@
+"""A checkpoint turned into a GGUF file, a few megabytes at a time."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlx_dsv4.checkpoint.config import read_config
+from mlx_dsv4.checkpoint.plan import Plan, make_plan
+from mlx_dsv4.checkpoint.shards import read_shards
+from mlx_dsv4.checkpoint.vocabulary import read_vocabulary
+from mlx_dsv4.config import ARCHITECTURES, ModelConfig, model_architecture
+from mlx_dsv4.errors import FileFormatError
+from mlx_dsv4.gguf.blocks import n_bytes_of
+from mlx_dsv4.gguf.metadata import write_header
+from mlx_dsv4.gguf.names import check_tensors, expected_tensors
+from mlx_dsv4.gguf.reader import GGUFFile
+from mlx_dsv4.gguf.vocabulary import Vocabulary
+
+Dense = Literal["q8_0", "bf16"]
+DENSE_FORMATS: tuple[Dense, ...] = ("q8_0", "bf16")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What was written, and the tensors of draft parts that were left out."""
+
+    n_tensors: int
+    n_bytes: int
+    ignored: tuple[str, ...]
+
+
+def convert(
+    folder: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    dense: Dense = "q8_0",
+    name: str | None = None,
+    on_progress: Progress | None = None,
+) -> Conversion:
+    """Write a GGUF file of a checkpoint in DeepSeek's layout.
+
+    Everything but the values of weights is checked before the first byte is written. The file is
+    written beside ``out`` and renamed when it is complete and on the disk; until then a file that
+    is at ``out`` stays as it is, and after an error nothing else is left.
+
+    Args:
+        folder: With ``config.json``, ``tokenizer.json`` and safetensors files.
+        out: GGUF file; an existing one is replaced.
+        dense: What FP8 matrices are stored as. ``bf16`` is exact; ``q8_0`` takes half the bytes.
+            FP4 becomes mxfp4 of the same bits; everything else keeps its values.
+        name: Of the model; None is the name of the folder.
+        on_progress: Called with the bytes of weights written, and all of them.
+
+    Raises:
+        ValueError: ``dense`` is another format.
+        OSError: a file cannot be read or written, or the disk lacks room.
+        FileFormatError: a file of the checkpoint is missing, cut off or damaged.
+        UnsupportedModelError: another architecture, or DeepSeek-V4.1.
+        ConfigError: a number in ``config.json`` breaks a rule.
+        TokenizerError: the tokenizer is not DeepSeek's byte-level BPE.
+        TensorError: tensors are missing, wrong or unmatched, or hold values that are no weights.
+    """
+    if dense not in DENSE_FORMATS:
+        raise ValueError(f"dense must be {' or '.join(DENSE_FORMATS)}; got {dense!r}")
+    folder, out = Path(folder), Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise FileFormatError(f"{folder}: must be the folder of a checkpoint; got a file")
+    name = name or folder.resolve().name or "DeepSeek-V4"
+    config = read_config(folder / "config.json", name)
+    model_architecture({"general.architecture": ARCHITECTURES[0], "general.name": name})
+    vocabulary = read_vocabulary(folder / "tokenizer.json", config)
+    plan = make_plan(folder, config, read_shards(folder), dense)
+    unfinished = Path(f"{os.fspath(out)}.unfinished")
+    try:
+        unfinished.unlink(missing_ok=True)
+        _require_room(out, config, plan)
+        _write(unfinished, config, vocabulary, plan, on_progress or (lambda done, total: None))
+        n_bytes = unfinished.stat().st_size
+        unfinished.replace(out)
+    except OSError as error:
+        # A failed write does not say where.
+        if error.filename is None:
+            raise OSError(error.errno, error.strerror or str(error), os.fspath(out)) from error
+        raise
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return Conversion(len(plan.targets), n_bytes, plan.ignored)
+
+
+def _require_room(out: Path, config: ModelConfig, plan: Plan) -> None:
+    specs = expected_tensors(config)
+    needed = sum(n_bytes_of(target.format, specs[target.name].shape) for target in plan.targets)
+    free = shutil.disk_usage(out.parent).free
+    if needed > free:
+        message = f"the disk must have room for {needed} bytes; {free} are free"
+        raise OSError(errno.ENOSPC, message, os.fspath(out))
+
+
+def _write(
+    path: Path,
+    config: ModelConfig,
+    vocabulary: Vocabulary,
+    plan: Plan,
+    on_progress: Progress,
+) -> None:
+    write_header(path, config, vocabulary, {t.name: t.format for t in plan.targets})
+    with GGUFFile(path) as file, path.open("r+b") as out:
+        check_tensors(config, file.tensors)
+        total = sum(info.n_bytes for info in file.tensors.values())
+        done = 0
+        for target in plan.targets:
+            info = file.tensors[target.name]
+            out.seek(info.offset)
+            for written in _written(out, target.data()):
+                done += written
+                on_progress(done, total)
+            assert out.tell() == info.offset + info.n_bytes, target.name
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _written(out: BinaryIO, pieces: Iterable[NDArray[np.generic]]) -> Iterable[int]:
+    for piece in pieces:
+        out.write(np.ascontiguousarray(piece).data)
+        yield piece.nbytes
