@@ -215,7 +215,7 @@ def test_damaged_headers_name_section_and_offset(file, message, tmp_path):
     ("content", "message"),
     [
         (b"", "an empty file"),
-        (struct.pack("<Q", 100) + b'{"__metadata__":{}', "a safetensors file"),
+        (struct.pack("<Q", 100) + b'{"__metadata__":{}', "a safetensors file: `mlx-dsv4 convert`"),
         (b"PK\x03\x04rest", r"a zip archive"),
         (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
         (b"<!DOCTYPE html>", "a web page"),
@@ -235,7 +235,7 @@ def test_directories_are_recognised(tmp_path):
     with pytest.raises(FileFormatError, match=r"a directory$"):
         GGUFFile(tmp_path)
     (tmp_path / "model-00001-of-00002.safetensors").touch()
-    with pytest.raises(FileFormatError, match="got a directory of safetensors files"):
+    with pytest.raises(FileFormatError, match="directory of safetensors files: `mlx-dsv4 convert`"):
         GGUFFile(tmp_path)
 
 

@@ -26,6 +26,7 @@ _FOREIGN = {
     b"<": "a web page or XML",
     b"{": "JSON text",
 }
+_TO_GGUF = "`mlx-dsv4 convert` makes a GGUF file of a checkpoint's folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,8 @@ class GGUFFile:
 
 def _map_file(path: Path) -> mmap:
     if path.is_dir():
-        inside = " of safetensors files" if any(path.glob("*.safetensors")) else ""
+        checkpoint = any(path.glob("*.safetensors"))
+        inside = f" of safetensors files: {_TO_GGUF}" if checkpoint else ""
         raise FileFormatError(f"{path}: must be a GGUF file; got a directory{inside}")
     if path.exists() and not path.is_file():
         raise FileFormatError(f"{path}: must be a GGUF file; got a device, socket or pipe")
@@ -155,7 +157,7 @@ def _recognise(head: bytes) -> str:
     if not head:
         return _FOREIGN[b""]
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 32:
-        return "a safetensors file: convert the checkpoint to GGUF"
+        return f"a safetensors file: {_TO_GGUF}"
     for magic, kind in _FOREIGN.items():
         if magic and head.startswith(magic):
             return kind
