@@ -1,6 +1,7 @@
 """A converted checkpoint is the model: its numbers, its weights to the bit, its logits."""
 
 import json
+import tracemalloc
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -157,6 +158,20 @@ def test_experts_may_be_fp8_or_bf16_too(tmp_path: Path):
     found = values_of(tmp_path / "x.gguf")
     for name, values in expected.items():
         assert np.array_equal(found[name], values), name
+
+
+def test_memory_does_not_grow_with_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    small = {"expert_hidden": 32, "experts": 2, "ratios": (0,), "hash_layers": 0}
+    released = make_released(6, hidden=1024, q_rank=1024, heads=16, vocab=2048, **small)
+    folder = released.write(tmp_path / "checkpoint")
+    monkeypatch.setattr("mlx_dsv4.checkpoint.encode.CHUNK_ELEMENTS", 1 << 14)
+    tracemalloc.start()
+    convert(folder, tmp_path / "x.gguf", dense="bf16")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # The largest matrix takes 6.3 MB, the file 19 MB; most of the peak is the vocabulary.
+    assert (tmp_path / "x.gguf").stat().st_size > 15e6
+    assert peak < 5e6
 
 
 def test_progress_ends_at_all_bytes(checkpoint: Path, tmp_path: Path):

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import gguf
 from mlx_dsv4.checkpoint import encode as module
@@ -59,7 +60,11 @@ def test_fp8_to_q8_0_is_the_packages(
     assert encoded("q8_0", tmp_path, weight, scale) == gguf.quantize(values, Q8_0).tobytes()
 
 
-def test_fp4_keeps_its_bits_for_every_code_and_scale(tmp_path: Path):
+@pytest.mark.parametrize("n_elements", [1, 1000, 1 << 20])
+def test_fp4_keeps_its_bits_for_every_code_and_scale(
+    n_elements: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "CHUNK_ELEMENTS", n_elements)
     rng = np.random.default_rng(2)
     codes = rng.integers(0, 16, (255, 64), np.uint8)
     codes[:, :16] = np.arange(16)
@@ -102,6 +107,24 @@ def test_bf16_and_float32_keep_their_bits(tmp_path: Path):
     assert encoded("f32", tmp_path, plain) == array.tobytes()
     vector = Stored("F32", (35,), array.tobytes())
     assert encoded("f32", tmp_path, vector) == array.tobytes()
+
+
+def test_files_of_the_safetensors_package_are_read(tmp_path: Path):
+    weight, scale, values = fp8(np.random.default_rng(6).standard_normal((130, 160)))
+    tensors = {
+        "w": torch.frombuffer(bytearray(weight.data), dtype=torch.float8_e4m3fn),
+        "s": torch.frombuffer(bytearray(scale.data), dtype=torch.float8_e8m0fnu),
+        "ids": torch.arange(6).reshape(3, 2),
+    }
+    tensors |= {"w": tensors["w"].reshape(weight.shape), "s": tensors["s"].reshape(scale.shape)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    found = read_shards(tmp_path)
+    assert {name: tensor.dtype for name, tensor in found.items()} == {
+        **{"w": "F8_E4M3", "s": "F8_E8M0", "ids": "I64"}
+    }
+    bits = np.concatenate(list(encode(found["w"], found["s"], "bf16"))).astype(np.uint32) << 16
+    assert np.array_equal(bits.view(np.float32), values)
+    assert found["ids"].codes().view(np.int64).tolist() == [[0, 1], [2, 3], [4, 5]]
 
 
 @pytest.mark.parametrize(

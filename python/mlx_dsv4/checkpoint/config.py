@@ -101,9 +101,9 @@ def read_config(path: Path, name: str) -> ModelConfig:
 
 
 def _flatten(content: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Keys and values, and those of objects under ``key.inner``; null is as good as absent."""
+    """Keys and values, and those of objects under ``key.inner``."""
     for key, value in content.items():
         if isinstance(value, Mapping):
-            yield from ((f"{key}.{inner}", x) for inner, x in value.items() if x is not None)
-        elif value is not None:
+            yield from ((f"{key}.{inner}", x) for inner, x in value.items())
+        else:
             yield key, value
