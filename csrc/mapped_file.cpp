@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
@@ -48,6 +49,31 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
 }
 
 MappedFile::~MappedFile() { munmap(data_, size_); }
+
+size_t MappedFile::resident_bytes() const {
+  const auto page = static_cast<size_t>(getpagesize());
+  constexpr size_t kPagesPerCall = 1 << 16;
+  std::vector<unsigned char> states(kPagesPerCall);
+  size_t n_pages = 0;
+  for (size_t at = 0; at < size_; at += kPagesPerCall * page) {
+    const size_t n_bytes = std::min(size_ - at, kPagesPerCall * page);
+#ifdef __APPLE__
+    const int failed =
+        mincore(data_ + at, n_bytes, reinterpret_cast<char*>(states.data()));
+#else
+    const int failed = mincore(data_ + at, n_bytes, states.data());
+#endif
+    if (failed) {
+      throw file_error(path_);
+    }
+    const size_t pages = (n_bytes + page - 1) / page;
+    n_pages += std::count_if(
+        states.begin(),
+        states.begin() + static_cast<int64_t>(pages),
+        [](unsigned char state) { return state & 1; });
+  }
+  return std::min(n_pages * page, size_);
+}
 
 mx::array MappedFile::view(size_t offset, const std::vector<int>& dims) {
   const mx::Shape shape(dims.begin(), dims.end());
@@ -97,6 +123,10 @@ void bind_mapped_file(nb::module_& m) {
           }),
           "path"_a)
       .def_prop_ro("size", &MappedFile::size)
+      .def(
+          "resident_bytes",
+          &MappedFile::resident_bytes,
+          nb::call_guard<nb::gil_scoped_release>())
       .def("view", &MappedFile::view, "offset"_a, "shape"_a);
 }
 

@@ -21,6 +21,9 @@ class MappedFile : public std::enable_shared_from_this<MappedFile> {
 
   size_t size() const { return size_; }
 
+  // Bytes of the file that are in memory, in whole pages.
+  size_t resident_bytes() const;
+
   // The bytes from `offset` on as a uint8 array that copies nothing.
   mx::array view(size_t offset, const std::vector<int>& dims);
 

@@ -16,7 +16,8 @@ from fuzz.document import ARRAY, STRING, Document, Key, Tensor, read_document
 from mlx_dsv4.config import RATIOS
 from mlx_dsv4.errors import ConfigError
 from mlx_dsv4.gguf import PACKED, block_shape
-from mlx_dsv4.gguf.tiny import Formats, add_vocabulary, random_weights, tiny_config, write_model
+from mlx_dsv4.gguf.metadata import add_vocabulary
+from mlx_dsv4.gguf.tiny import Formats, random_weights, tiny_config, write_model
 from mlx_dsv4.gguf.vocabulary import make_vocabulary
 
 TYPE_IDS = {kind.name.lower(): int(kind) for kind in gguf.GGMLQuantizationType}

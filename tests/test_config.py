@@ -118,6 +118,18 @@ def test_vocabulary_is_counted_on_the_embedding():
     assert ModelConfig.from_metadata(metadata(LLAMA_CPP), shapes).vocab == 1000
 
 
+def test_experts_are_counted_on_each_layer_of_a_pruned_file():
+    banks = {
+        "blk.1.ffn_gate_exps.weight": (90, 2048, 4096),
+        "blk.42.ffn_gate_exps.weight": (6, 1, 1),
+    }
+    experts = ModelConfig.from_metadata(metadata(LLAMA_CPP), SHAPES | banks).experts
+    assert experts == (256, 90, *[256] * 40, 6)
+    few = {"blk.7.ffn_gate_exps.weight": (5, 2048, 4096)}
+    with pytest.raises(ConfigError, match=r"at most deepseek4\.expert_count\[7\] = 5; got 6"):
+        ModelConfig.from_metadata(metadata(LLAMA_CPP), SHAPES | few)
+
+
 def test_vocabulary_needs_a_source():
     with pytest.raises(ConfigError, match=r"deepseek4\.vocab_size .* token_embd\.weight"):
         ModelConfig.from_metadata(metadata(LLAMA_CPP), {})
@@ -172,7 +184,7 @@ def test_each_float_out_of_range_is_named(suffix, value):
         ("rope.dimension_count", 514, r"at most deepseek4\.attention\.key_length = 512; got 514"),
         ("rope.dimension_count", 256, r"at most deepseek4\.attention\.indexer\.key_length = 128"),
         ("attention.output_group_count", 7, r"head_count must be a multiple of .* = 7; got 64"),
-        ("expert_used_count", 257, r"at most deepseek4\.expert_count = 256; got 257"),
+        ("expert_used_count", 257, r"at most deepseek4\.expert_count\[0\] = 256; got 257"),
         ("expert_shared_count", 2, r"expert_shared_count must be 1; got 2"),
         ("expert_weights_norm", False, r"expert_weights_norm must be True; got False"),
         ("expert_weights_norm", 1, r"expert_weights_norm must be True; got 1"),

@@ -2,11 +2,12 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from mlx_dsv4.errors import ConfigError, UnsupportedModelError
+from mlx_dsv4.typed_keys import TypedKeys, describe
 
 ARCHITECTURES = ("deepseek4", "deepseek-v4-flash")
 RATIOS = (0, 4, 128)
@@ -14,7 +15,7 @@ RATIOS = (0, 4, 128)
 MOST_LAYERS = 1024
 
 _NOT_V4 = re.compile(r"deepseek[\s_-]*v?4[\s._-]?1(?!\d)", re.IGNORECASE)
-_NAME_KEYS = ("general.name", "general.basename", "general.base_model.0.name")
+NAME_KEYS = ("general.name", "general.basename", "general.base_model.0.name")
 
 # Field of ModelConfig -> key without its architecture prefix.
 KEYS = {
@@ -54,7 +55,7 @@ KEYS = {
 _INTEGERS = (
     *("layers", "context", "hidden", "heads", "head_dim", "rope_dim", "yarn_original_context"),
     *("q_rank", "output_rank", "output_groups", "window", "indexer_heads", "indexer_dim", "top_k"),
-    *("experts", "experts_used", "expert_hidden", "streams", "sinkhorn_iterations", "hash_layers"),
+    *("experts_used", "expert_hidden", "streams", "sinkhorn_iterations", "hash_layers"),
 )
 _FLOATS = (
     *("rope_base", "compress_rope_base", "yarn_factor", "yarn_beta_fast", "yarn_beta_slow"),
@@ -84,7 +85,7 @@ READ_KEYS = frozenset((*KEYS.values(), *REQUIRED_VALUES, *OPTIONAL_VALUES, *_DER
 class ModelConfig:
     """Every number the forward pass needs, and nothing else.
 
-    ``ratios``, ``clamp`` and ``clamp_shared`` hold one value per layer.
+    ``ratios``, ``experts``, ``clamp`` and ``clamp_shared`` hold one value per layer.
 
     Raises:
         ConfigError: a field breaks a rule; the message names the field.
@@ -113,7 +114,7 @@ class ModelConfig:
     indexer_dim: int
     top_k: int
     norm_eps: float
-    experts: int
+    experts: tuple[int, ...]
     experts_used: int
     expert_hidden: int
     expert_scale: float
@@ -134,8 +135,10 @@ class ModelConfig:
         """Read the numbers of a GGUF file, in either dialect of its keys.
 
         Absent keys that a tensor answers are taken from the tensor: ``vocab_size`` is the rows
-        of ``token_embd.weight``. ``compress_ratios`` may be longer than the layers (entries of
-        draft layers follow) and must agree with the rows of each ``attn_compressor_ape``.
+        of ``token_embd.weight``. A layer has as many experts as its ``ffn_gate_exps``; a pruned
+        file has fewer there than ``expert_count``. ``compress_ratios`` may be longer than the
+        layers (entries of draft layers follow) and must agree with the rows of each
+        ``attn_compressor_ape``.
 
         Args:
             metadata: Key to value, as :class:`mlx_dsv4.gguf.GGUFFile` reads them.
@@ -157,20 +160,32 @@ def model_architecture(metadata: Mapping[str, object]) -> str:
     """
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str):
-        raise ConfigError(f"general.architecture must be a string; got {_describe(architecture)}")
-    texts = {"general.architecture": architecture} | {k: metadata.get(k) for k in _NAME_KEYS}
-    for key, text in texts.items():
-        if isinstance(text, str) and _NOT_V4.search(text):
-            raise UnsupportedModelError(
-                f"DeepSeek-V4.1 is another architecture than DeepSeek-V4 and is not supported "
-                f"({key} is {text!r}); use a GGUF of DeepSeek-V4-Flash"
-            )
+        raise ConfigError(f"general.architecture must be a string; got {describe(architecture)}")
+    names = {key: metadata.get(key) for key in NAME_KEYS}
+    refuse_other_models({"general.architecture": architecture} | names)
     if architecture not in ARCHITECTURES:
         raise UnsupportedModelError(
             f"general.architecture must be {' or '.join(map(repr, ARCHITECTURES))} "
             f"(DeepSeek-V4); got {architecture!r}"
         )
     return architecture
+
+
+def refuse_other_models(names: Mapping[str, object]) -> None:
+    """Refuse a model that is named like DeepSeek-V4 and is not.
+
+    Args:
+        names: Where a name stands, for the message, to the name; what is no string is passed over.
+
+    Raises:
+        UnsupportedModelError: one of them is DeepSeek-V4.1's.
+    """
+    for place, name in names.items():
+        if isinstance(name, str) and _NOT_V4.search(name):
+            raise UnsupportedModelError(
+                f"DeepSeek-V4.1 is another architecture than DeepSeek-V4 and is not supported "
+                f"({place} is {name!r}); use a GGUF of DeepSeek-V4-Flash"
+            )
 
 
 def key_prefix(metadata: Mapping[str, object]) -> str:
@@ -180,87 +195,21 @@ def key_prefix(metadata: Mapping[str, object]) -> str:
     return own if any(key.startswith(own) for key in metadata) else f"{ARCHITECTURES[0]}."
 
 
-def _describe(value: object) -> str:
-    if value is None:
-        return "no such key"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"an array of {len(value)}"
-    return f"{value!r} ({type(value).__name__})"
+def model_numbers(keys: TypedKeys) -> dict[str, Any]:
+    """The fields of :class:`ModelConfig` that are one number, or one number per layer.
 
-
-class TypedKeys:
-    """Typed access to the keys of one file, with the full key in every error.
-
-    Args:
-        metadata: Key to value.
-        prefix: What all keys begin with.
-        suffixes: Field of :class:`ModelConfig` to its key without the prefix.
+    Raises:
+        ConfigError: a key is missing or of the wrong type.
     """
-
-    def __init__(
-        self, metadata: Mapping[str, object], prefix: str, suffixes: Mapping[str, str]
-    ) -> None:
-        self.metadata = metadata
-        self.prefix = prefix
-        self.suffixes = dict(suffixes)
-
-    def name(self, field: str) -> str:
-        return self.prefix + self.suffixes[field]
-
-    def get(self, suffix: str) -> object:
-        return self.metadata.get(self.prefix + suffix)
-
-    def reject(self, suffix: str, expected: str) -> ConfigError:
-        return ConfigError(
-            f"{self.prefix}{suffix} must be {expected}; got {_describe(self.get(suffix))}"
-        )
-
-    def integer(self, suffix: str) -> int:
-        value = self.get(suffix)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.reject(suffix, "an integer")
-        return value
-
-    def number(self, suffix: str) -> float:
-        value = self.get(suffix)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.reject(suffix, "a number")
-        return float(value)
-
-    def per_layer(self, suffix: str, layers: int, kind: type) -> tuple[Any, ...]:
-        """The first ``layers`` entries of an array; a single number stands for all layers."""
-        value = self.get(suffix)
-        accepted = int if kind is int else int | float
-        if isinstance(value, accepted) and not isinstance(value, bool) and kind is float:
-            return (float(value),) * layers
-        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) < layers:
-            raise self.reject(suffix, f"an array of at least {layers} numbers, one per layer")
-        first = value[:layers]
-        wrong = [x for x in first if isinstance(x, bool) or not isinstance(x, accepted)]
-        if wrong:
-            raise ConfigError(
-                f"{self.prefix}{suffix} must hold {kind.__name__} values; got {_describe(wrong[0])}"
-            )
-        return tuple(kind(x) for x in first)
-
-    def model_numbers(self) -> dict[str, Any]:
-        """The fields of :class:`ModelConfig` that are one number, or one number per layer."""
-        values: dict[str, Any] = {field: self.integer(self.suffixes[field]) for field in _INTEGERS}
-        values |= {field: self.number(self.suffixes[field]) for field in _FLOATS}
-        # The array bounds the layers by the bytes of the file, so it comes before scalars.
-        layers = values["layers"]
-        values["ratios"] = self.per_layer(self.suffixes["ratios"], layers, int)
-        for field in ("clamp", "clamp_shared"):
-            values[field] = self.per_layer(self.suffixes[field], layers, float)
-        return values
-
-    def expect(self, suffix: str, wanted: object, *, optional: bool = False) -> None:
-        value = self.get(suffix)
-        if optional and value is None:
-            return
-        same_kind = isinstance(value, bool) == isinstance(wanted, bool)
-        if value != wanted or not same_kind:
-            raise self.reject(suffix, f"{'absent or ' if optional else ''}{wanted!r}")
+    values: dict[str, Any] = {field: keys.integer(keys.suffixes[field]) for field in _INTEGERS}
+    values |= {field: keys.number(keys.suffixes[field]) for field in _FLOATS}
+    # The array bounds the layers by the bytes of the file, so it comes before scalars.
+    layers = values["layers"]
+    values["ratios"] = keys.per_layer(keys.suffixes["ratios"], layers, int)
+    values["experts"] = (keys.integer(keys.suffixes["experts"]),) * layers
+    for field in ("clamp", "clamp_shared"):
+        values[field] = keys.per_layer(keys.suffixes[field], layers, float)
+    return values
 
 
 def _from_metadata(
@@ -276,8 +225,9 @@ def _from_metadata(
         keys.expect(suffix, wanted)
     for suffix, wanted in OPTIONAL_VALUES.items():
         keys.expect(suffix, wanted, optional=True)
-    values = keys.model_numbers()
+    values = model_numbers(keys)
     values["vocab"] = _vocabulary_size(keys, tensor_shapes)
+    values["experts"] = _experts_of_layers(values["experts"], tensor_shapes)
     name = metadata.get("general.name")
     values["name"] = name if isinstance(name, str) and name else "DeepSeek-V4"
 
@@ -298,6 +248,17 @@ def _vocabulary_size(keys: TypedKeys, tensor_shapes: Mapping[str, tuple[int, ...
             f"count its rows; got neither"
         )
     return shape[0]
+
+
+def _experts_of_layers(
+    experts: tuple[int, ...], tensor_shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[int, ...]:
+    """Counts from the tensors, where they are there."""
+    shapes = (tensor_shapes.get(f"blk.{i}.ffn_gate_exps.weight") for i in range(len(experts)))
+    return tuple(
+        shape[0] if shape and len(shape) == 3 else count
+        for shape, count in zip(shapes, experts, strict=True)
+    )
 
 
 def _check_ratios_against_tensors(
@@ -340,16 +301,20 @@ def check_rules(values: Mapping[str, Any], name: Callable[[str], str]) -> None:
         )
     groups = f"a multiple of {name('output_groups')} = {values['output_groups']}"
     need(values["heads"] % values["output_groups"] == 0, "heads", groups)
-    at_most_experts = f"at most {name('experts')} = {values['experts']}"
-    need(values["experts_used"] <= values["experts"], "experts_used", at_most_experts)
     at_most_layers = f"at most {name('layers')} = {values['layers']}"
     need(values["hash_layers"] <= values["layers"], "hash_layers", at_most_layers)
-    for field in ("ratios", "clamp", "clamp_shared"):
+    for field in ("ratios", "experts", "clamp", "clamp_shared"):
         count = len(values[field])
         need(count == values["layers"], field, f"one value per layer ({values['layers']})")
     for layer, ratio in enumerate(values["ratios"]):
         if ratio not in RATIOS:
             raise ConfigError(f"{name('ratios')}[{layer}] must be 0, 4 or 128; got {ratio!r}")
+    fewest = min(values["experts"])
+    need(
+        values["experts_used"] <= fewest,
+        "experts_used",
+        f"at most {name('experts')}[{values['experts'].index(fewest)}] = {fewest}",
+    )
     for field in ("clamp", "clamp_shared"):
         for layer, limit in enumerate(values[field]):
             if not (math.isfinite(limit) and limit > 0):
@@ -382,7 +347,7 @@ V4_FLASH = ModelConfig(
     indexer_dim=128,
     top_k=512,
     norm_eps=1e-6,
-    experts=256,
+    experts=(256,) * 43,
     experts_used=6,
     expert_hidden=2048,
     expert_scale=1.5,

@@ -79,5 +79,9 @@ class DeviceError(Dsv4Error, RuntimeError):
     """The device that was asked for runs no kernels in this build or on this machine."""
 
 
+class ClosedError(Dsv4Error, ValueError):
+    """A model was asked for something after it had been closed."""
+
+
 class AllocationError(Dsv4Error, MemoryError):
     """The planned buffers do not fit in the memory of this machine."""

@@ -102,7 +102,7 @@ def config_json(config: ModelConfig) -> dict[str, Any]:
         "max_position_embeddings": config.context,
         "model_type": "deepseek_v4",
         "moe_intermediate_size": config.expert_hidden,
-        "n_routed_experts": config.experts,
+        "n_routed_experts": config.experts[0],
         "n_shared_experts": 1,
         "norm_topk_prob": True,
         "num_attention_heads": config.heads,

@@ -17,6 +17,7 @@ from mlx_dsv4.gguf import (
     expected_tensors,
 )
 from mlx_dsv4.gguf.names import compare_tensors
+from mlx_dsv4.gguf.tiny import tiny_config
 
 
 def infos_of(config) -> dict[str, TensorInfo]:
@@ -166,6 +167,16 @@ def test_extra_tensors_are_listed_and_no_error(small_config):
     report = compare_tensors(small_config, infos)
     assert report.ignored == tuple(ignorable)
     assert report.unmatched == ("rope_freqs.weight",)
+
+
+def test_each_layer_has_its_own_number_of_experts():
+    config = tiny_config(ratios=(0, 4, 128), experts=(8, 3, 5), hash_layers=1)
+    specs = expected_tensors(config)
+    for layer, count in enumerate(config.experts):
+        for part in ("gate", "up", "down"):
+            assert specs[f"blk.{layer}.ffn_{part}_exps.weight"].shape[0] == count
+        assert specs[f"blk.{layer}.ffn_gate_inp.weight"].shape[0] == count
+    assert specs["blk.1.exp_probs_b.bias"].shape == (3,)
 
 
 def test_expert_ids_must_be_in_range():

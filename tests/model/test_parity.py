@@ -14,6 +14,7 @@ import pytest
 
 from agreement import LOGIT_BOUND, largest_difference
 from llama_oracle import llama_logits
+from mlx_dsv4.gguf import GGUFFile
 from mlx_dsv4.gguf.tiny import Formats
 from mlx_dsv4.model import Numerics
 from mlx_dsv4.reference.model import forward
@@ -104,6 +105,19 @@ def test_the_last_hidden_state_gives_the_last_logits(tmp_path: Path) -> None:
     state = model.prefill(case.tokens.tolist(), cache)
     last = model.logits(model.last_token_state(state))
     np.testing.assert_array_equal(np.array(last), case.logits[-1:])
+
+
+def test_layers_of_a_pruned_model_have_different_numbers_of_experts() -> None:
+    tiny = tiny_model(3, **(CONFIGS["every-kind-of-layer"] | {"experts": (8, 3, 5, 2, 7)}))
+    with GGUFFile(tiny.path) as file:
+        assert file.metadata["deepseek4.expert_count"] == 8
+    tokens = make_tokens(tiny.config, 140)
+    ours = run(tiny, tokens, [140], "plain", "float32")
+    theirs, trace = forward(
+        tiny.config, tiny.weights, tokens, numerics="plain", dtype="float32", trace=True
+    )
+    assert largest_difference(ours, theirs, trace.margin()) <= LOGIT_BOUND
+    assert [ids.max() for ids in trace.experts] == [7, 2, 4, 1, 6]
 
 
 @cache

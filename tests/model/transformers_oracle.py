@@ -132,7 +132,7 @@ def translate_config(config: ModelConfig) -> DeepseekV4Config:
         head_dim=config.head_dim,
         q_lora_rank=config.q_rank,
         num_experts_per_tok=config.experts_used,
-        n_routed_experts=config.experts,
+        n_routed_experts=config.experts[0],
         routed_scaling_factor=config.expert_scale,
         # No value depends on it; transformers warns of any length but the one YaRN stretches to.
         max_position_embeddings=int(config.yarn_factor * config.yarn_original_context),

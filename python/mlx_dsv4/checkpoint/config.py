@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from mlx_dsv4.checkpoint.shards import read_json
-from mlx_dsv4.config import ModelConfig, TypedKeys, check_rules
+from mlx_dsv4.config import ModelConfig, check_rules, model_numbers
 from mlx_dsv4.errors import ConfigError, UnsupportedModelError
+from mlx_dsv4.typed_keys import TypedKeys
 
 MODEL_TYPE = "deepseek_v4"
 
@@ -93,7 +94,7 @@ def read_config(path: Path, name: str) -> ModelConfig:
             keys.expect(key, wanted)
         for key, wanted in OPTIONAL_VALUES.items():
             keys.expect(key, wanted, optional=True)
-        values = keys.model_numbers() | {"vocab": keys.integer(KEYS["vocab"]), "name": name}
+        values = model_numbers(keys) | {"vocab": keys.integer(KEYS["vocab"]), "name": name}
         check_rules(values, keys.name)
         return ModelConfig(**values)
     except (ConfigError, OverflowError) as error:

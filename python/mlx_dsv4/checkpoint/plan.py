@@ -113,7 +113,7 @@ def make_plan(
         )
         format = _format(spec, sources[0][0], dense)
         wrong |= dict(_faults(spec, sources, format))
-        targets.append(Target(name, format, sources, config.experts))
+        targets.append(Target(name, format, sources, config.experts[0]))
     others = [name for name in tensors if name not in used]
     unmatched = [name for name in others if not is_draft(name, config)]
     if missing or wrong or unmatched:

@@ -91,11 +91,17 @@ def shaders() -> str:
 
 
 def memory() -> str:
-    """What a cache may take."""
-    from mlx_dsv4.memory import available_bytes
+    """What a cache may take, and what this process holds."""
+    from mlx_dsv4.memory import available_bytes, process_memory
 
-    free = available_bytes()
-    return "unknown" if free is None else f"{free / 1e9:.1f} GB available"
+    free, own = available_bytes(), process_memory()
+    text = "unknown" if free is None else f"{free / 1e9:.1f} GB available"
+    if own is None:
+        return text
+    return (
+        f"{text}; this process: {own.resident / 1e6:.0f} MB resident, of them "
+        f"{own.file_backed / 1e6:.0f} MB file-backed, {own.anonymous / 1e6:.0f} MB anonymous"
+    )
 
 
 Probe = Callable[[], str]

@@ -6,10 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 if TYPE_CHECKING:
-    from mlx_dsv4.engine import Sampling, Session, Statistics
+    from mlx_dsv4.engine import Engine, Sampling, Session, Statistics
 
 
 def generate(
@@ -30,6 +38,9 @@ def generate(
     device: Annotated[
         Literal["auto", "cpu", "gpu"], typer.Option(help="auto: the GPU, where there are kernels.")
     ] = "auto",
+    preload: Annotated[
+        bool, typer.Option("--preload", help="Read the whole file into memory first.")
+    ] = False,
     context: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens to reserve; default: prompt plus max-tokens."),
@@ -39,7 +50,7 @@ def generate(
 
     The prompt is read as it stands, after the model's BOS token: no chat template is applied.
     """
-    from mlx_dsv4.engine import Engine, Sampling
+    from mlx_dsv4.engine import Sampling
     from mlx_dsv4.errors import PromptError
 
     if not prompt:
@@ -48,7 +59,7 @@ def generate(
         sampling = Sampling(temperature, top_k, top_p, min_p, seed)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    engine = Engine.load(model, numerics=numerics, device=device)
+    engine = _load(model, numerics, device, preload=preload)
     tokens = [engine.tokenizer.bos_id, *engine.tokenizer.encode(prompt)]
     wanted = len(tokens) + max_tokens - 1
     limit = engine.config.context if context is None else context
@@ -56,6 +67,37 @@ def generate(
         raise PromptError(f"the prompt must fit the context of {limit} tokens; got {len(tokens)}")
     session = engine.session(context=min(wanted, limit) if context is None else context)
     _stream(session, tokens, max_tokens, sampling)
+
+
+def _load(
+    path: Path,
+    numerics: Literal["official", "plain"],
+    device: Literal["auto", "cpu", "gpu"],
+    *,
+    preload: bool,
+) -> "Engine":
+    from mlx_dsv4.engine import Engine
+
+    console = Console(stderr=True)
+    progress = Progress(
+        TextColumn("reading weights"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not (preload and console.is_terminal),
+    )
+    task = progress.add_task("preload", total=None)
+    with progress:
+        return Engine.load(
+            path,
+            numerics=numerics,
+            device=device,
+            preload=preload,
+            on_preload=lambda done, total: progress.update(task, completed=done, total=total),
+        )
 
 
 def _stream(session: "Session", tokens: list[int], max_tokens: int, sampling: "Sampling") -> None:

@@ -20,13 +20,16 @@ def inspect(
 ) -> None:
     """Print what a GGUF file holds and what keeps it from running; exit code 1 if anything does."""
     from mlx_dsv4.gguf import GGUFFile, model_card
+    from mlx_dsv4.ops import MappedFile
 
     with GGUFFile(file) as opened:
         card = model_card(opened)
+        resident = sum(MappedFile(path).resident_bytes() for path in opened.paths)
     console = Console(highlight=False, soft_wrap=True)
     _print_file(console, card)
     if card.config is not None:
         _print_config(console, card.config)
+        _print_memory(console, card, resident)
         console.print(
             f"KV cache   {card.kv_bytes_per_token:,.0f} bytes per token + "
             f"{card.kv_fixed_bytes:,} fixed (bfloat16 rows)"
@@ -49,6 +52,8 @@ def _print_file(console: Console, card: "ModelCard") -> None:
     console.print(f"file       {escape(str(card.path))}, {card.n_bytes / 1e9:.3f} GB")
     architecture = escape(card.architecture) or "not named"
     console.print(f"format     GGUF {card.version}, architecture {architecture}")
+    if card.architecture:
+        console.print(f"release    {card.release or 'not named'}")
     console.print(f"weights    {card.bits_per_weight:.2f} bits per weight on average")
 
 
@@ -58,14 +63,27 @@ def _print_config(console: Console, config: "ModelConfig") -> None:
         f"{config.head_dim}, vocabulary {config.vocab}, context {config.context}"
     )
     console.print(
-        f"experts    {config.experts_used} of {config.experts} (hidden {config.expert_hidden}), "
-        f"the first {config.hash_layers} layers by hash"
+        f"experts    {config.experts_used} of {_counts(config.experts)} "
+        f"(hidden {config.expert_hidden}), the first {config.hash_layers} layers by hash"
     )
     console.print(
         f"indexer    {config.indexer_heads} heads of {config.indexer_dim}, "
         f"selects {config.top_k} rows; window {config.window}"
     )
     console.print(f"ratios     {', '.join(str(ratio) for ratio in config.ratios)}")
+
+
+def _print_memory(console: Console, card: "ModelCard", resident: int) -> None:
+    console.print(
+        f"memory     {card.file_backed_bytes / 1e9:.3f} GB stay in the file, "
+        f"{card.anonymous_bytes / 1e6:.1f} MB are decoded when it is loaded; of the file "
+        f"{resident / 1e9:.3f} GB are in memory now"
+    )
+
+
+def _counts(experts: "tuple[int, ...]") -> str:
+    least, most = min(experts), max(experts)
+    return str(most) if least == most else f"{least} to {most}"
 
 
 def _print_formats(console: Console, card: "ModelCard") -> None:

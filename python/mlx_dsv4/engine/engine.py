@@ -3,32 +3,53 @@
 import time
 from dataclasses import dataclass, field
 from os import PathLike
-from pathlib import Path
 
 from mlx_dsv4 import ops
 from mlx_dsv4.config import ModelConfig
 from mlx_dsv4.engine.session import Session
 from mlx_dsv4.errors import PlanError, TokenizerError
-from mlx_dsv4.gguf import GGUFFile
-from mlx_dsv4.model import Model, Numerics, load_weights
+from mlx_dsv4.gguf import GGUFFile, ModelCard, model_card
+from mlx_dsv4.gguf.preload import Progress
+from mlx_dsv4.gguf.preload import preload as read_ahead
+from mlx_dsv4.model import Model, Numerics, WeightMemory, load_weights
 from mlx_dsv4.text import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class LoadInfo:
+    """What was loaded, and how.
+
+    Args:
+        card: The file: name, architecture, release, config, block formats, cache bytes.
+        numerics: "official" or "plain".
+        device: Where the kernels run: "cpu" or "gpu".
+        memory: Where the weights were when loading had ended; :meth:`Engine.memory` says where
+            they are now.
+        seconds: From opening the file to being ready.
+    """
+
+    card: ModelCard
+    numerics: Numerics
+    device: str
+    memory: WeightMemory
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
     """One model file, ready to serve sessions. There is no global state: several can coexist.
 
+    Used in a ``with`` statement it closes itself.
+
     Attributes:
-        path: Of the GGUF file.
+        info: What was loaded.
         model: Forward pass over its weights.
         tokenizer: Built from its vocabulary.
-        load_seconds: From opening the file to being ready.
     """
 
-    path: Path
+    info: LoadInfo
     model: Model = field(repr=False)
     tokenizer: Tokenizer = field(repr=False)
-    load_seconds: float
 
     @classmethod
     def load(
@@ -37,6 +58,8 @@ class Engine:
         *,
         numerics: Numerics = "official",
         device: ops.DeviceChoice = "auto",
+        preload: bool = False,
+        on_preload: Progress | None = None,
     ) -> "Engine":
         """Map a GGUF file, check it, and bind its weights without reading them.
 
@@ -44,6 +67,8 @@ class Engine:
             path: Of the file.
             numerics: "official" or "plain"; see :class:`mlx_dsv4.model.Model`.
             device: "auto" runs on the GPU where this build has kernels for it.
+            preload: Read the whole file once, so that the first tokens do not wait for the disk.
+            on_preload: Called with (bytes read, bytes in all) while the file is preloaded.
 
         Raises:
             DeviceError: "gpu" was asked for and is not there; the file has not been opened.
@@ -56,14 +81,37 @@ class Engine:
         with GGUFFile(path) as file:
             weights = load_weights(file)
             tokenizer = Tokenizer.from_metadata(file.metadata)
-            file_path = file.path
+            card, paths = model_card(file), file.paths
         if tokenizer.vocab_size > weights.config.vocab:
             raise TokenizerError(
                 f"the vocabulary must fit the {weights.config.vocab} rows of token_embd.weight; "
                 f"got {tokenizer.vocab_size} tokens"
             )
         model = Model(weights, numerics=numerics, device=kernel_device)
-        return cls(file_path, model, tokenizer, time.perf_counter() - start)
+        if preload:
+            read_ahead(paths, on_preload)
+        memory = weights.memory()
+        seconds = time.perf_counter() - start
+        info = LoadInfo(card, numerics, kernel_device.type.name, memory, seconds)
+        return cls(info, model, tokenizer)
+
+    def memory(self) -> WeightMemory:
+        """Where the weights are now.
+
+        Raises:
+            ClosedError: the engine has been closed.
+        """
+        return self.model.memory()
+
+    def close(self) -> None:
+        """Let go of the file. Sessions of this engine raise ClosedError when they are used."""
+        self.model.close()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def config(self) -> ModelConfig:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from mlx_dsv4.config import READ_KEYS, ModelConfig, key_prefix
 from mlx_dsv4.errors import ConfigError, UnsupportedModelError
-from mlx_dsv4.gguf.names import TensorReport, compare_tensors
+from mlx_dsv4.gguf.names import TensorReport, compare_tensors, weight_bytes
 from mlx_dsv4.gguf.reader import GGUFFile
+from mlx_dsv4.gguf.release import Release, release_of
 
 _ROW_BYTES = 2  # bfloat16
 _STATE_BYTES = 4  # float32, values and scores each
@@ -33,9 +34,12 @@ class ModelCard:
         version: Of the GGUF format.
         name: ``general.name``, or the file's name.
         architecture: ``general.architecture``, or an empty string.
+        release: Of DeepSeek-V4-Flash, or None where nothing tells.
         config: The model's numbers, or None where they cannot be read.
         config_error: Why they cannot, or an empty string.
         formats: Totals per block format, the largest first.
+        file_backed_bytes: Of weights that stay in the file while the model runs.
+        anonymous_bytes: Of small tensors, decoded when the model is loaded.
         kv_fixed_bytes: Of a cache at any context from the window up (bfloat16 rows).
         kv_bytes_per_token: What each token of context adds.
         tensors: What is missing, wrong, unsupported, unmatched and ignored; None without config.
@@ -47,9 +51,12 @@ class ModelCard:
     version: int
     name: str
     architecture: str
+    release: Release | None
     config: ModelConfig | None
     config_error: str
     formats: Mapping[str, FormatTotal]
+    file_backed_bytes: int
+    anonymous_bytes: int
     kv_fixed_bytes: int
     kv_bytes_per_token: float
     tensors: TensorReport | None
@@ -71,13 +78,15 @@ class ModelCard:
 def model_card(file: GGUFFile) -> ModelCard:
     """Describe a file whose header could be parsed, loadable or not."""
     metadata = file.metadata
-    config, error = None, ""
+    config, release, error = None, None, ""
     try:
+        release = release_of(metadata, file.path)
         shapes = {name: info.shape for name, info in file.tensors.items()}
         config = ModelConfig.from_metadata(metadata, shapes)
     except (ConfigError, UnsupportedModelError) as problem:
         error = str(problem)
     fixed, per_token = cache_bytes(config) if config else (0, 0.0)
+    in_file, decoded = weight_bytes(config, file.tensors) if config else (0, 0)
     prefix = key_prefix(metadata)
     return ModelCard(
         path=file.path,
@@ -85,9 +94,12 @@ def model_card(file: GGUFFile) -> ModelCard:
         version=file.version,
         name=str(metadata.get("general.name") or file.path.stem),
         architecture=str(metadata.get("general.architecture") or ""),
+        release=release,
         config=config,
         config_error=error,
         formats=_format_totals(file),
+        file_backed_bytes=in_file,
+        anonymous_bytes=decoded,
         kv_fixed_bytes=fixed,
         kv_bytes_per_token=per_token,
         tensors=compare_tensors(config, file.tensors) if config else None,

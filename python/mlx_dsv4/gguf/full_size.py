@@ -73,7 +73,7 @@ def _contents(info: TensorInfo, config: ModelConfig) -> NDArray[np.generic]:
     """What is written at the end of a tensor."""
     rng = np.random.default_rng(len(info.name))
     if info.format == "i32":
-        return rng.integers(0, config.experts, info.shape, np.int32)
+        return rng.integers(0, min(config.experts), info.shape, np.int32)
     if "norm" in info.name:
         return np.ones(info.shape, np.float32)
     last = f"blk.{config.layers - 1}.ffn_"

@@ -60,6 +60,7 @@ def add_config(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
     # Real files carry a ratio for the draft layer too, and count rows instead of naming `vocab`.
     own = {suffix: getattr(config, field) for field, suffix in KEYS.items() if field != "vocab"}
     own[KEYS["ratios"]] = [*config.ratios, 0]
+    own[KEYS["experts"]] = max(config.experts)
     for suffix, value in (own | derived | REQUIRED_VALUES).items():
         key = f"{ARCHITECTURES[0]}.{suffix}"
         if isinstance(value, bool):

@@ -71,7 +71,7 @@ def expected_tensors(config: ModelConfig) -> dict[str, TensorSpec]:
 def _layer_tensors(config: ModelConfig, layer: int) -> Iterator[tuple[str, TensorSpec]]:
     yield from _hyper_tensors(config)
     yield from _attention_tensors(config)
-    yield from _feed_forward_tensors(config, hashed=layer < config.hash_layers)
+    yield from _feed_forward_tensors(config, layer)
     ratio = config.ratios[layer]
     if ratio > 0:
         yield from _compressor_tensors("attn_compressor", config, ratio, config.head_dim)
@@ -107,11 +107,11 @@ def _attention_tensors(config: ModelConfig) -> Iterator[tuple[str, TensorSpec]]:
     yield "attn_output_b.weight", TensorSpec((hidden, latent), "matrix")
 
 
-def _feed_forward_tensors(config: ModelConfig, *, hashed: bool) -> Iterator[tuple[str, TensorSpec]]:
-    hidden, inner, experts = config.hidden, config.expert_hidden, config.experts
+def _feed_forward_tensors(config: ModelConfig, layer: int) -> Iterator[tuple[str, TensorSpec]]:
+    hidden, inner, experts = config.hidden, config.expert_hidden, config.experts[layer]
     yield "ffn_norm.weight", TensorSpec((hidden,), "elementwise")
     yield "ffn_gate_inp.weight", TensorSpec((experts, hidden), "matrix")
-    if hashed:
+    if layer < config.hash_layers:
         yield "ffn_gate_tid2eid.weight", TensorSpec((config.vocab, config.experts_used), "ids")
     else:
         yield "exp_probs_b.bias", TensorSpec((experts,), "elementwise")
@@ -166,6 +166,21 @@ def compare_tensors(config: ModelConfig, tensors: Mapping[str, TensorInfo]) -> T
         unmatched=tuple(name for name in others if not is_ignorable(name, config)),
         ignored=tuple(name for name in others if is_ignorable(name, config)),
     )
+
+
+def weight_bytes(config: ModelConfig, tensors: Mapping[str, TensorInfo]) -> tuple[int, int]:
+    """Bytes of a model's weights that stay in its file, and of those that are decoded from it.
+
+    Matrices are computed on where they lie. Elementwise tensors become float32, ids int32.
+    """
+    in_file = decoded = 0
+    for name, spec in expected_tensors(config).items():
+        info = tensors.get(name)
+        if info is not None and spec.role == "matrix":
+            in_file += info.n_bytes
+        elif info is not None:
+            decoded += 4 * info.n_elements
+    return in_file, decoded
 
 
 def _any_of(formats: Sequence[str]) -> str:

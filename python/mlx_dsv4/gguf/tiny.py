@@ -63,7 +63,8 @@ def tiny_config(**overrides: Any) -> ModelConfig:
     """A configuration with every kind of layer that runs on a laptop's CPU.
 
     The clamps are low enough to act on some activations of every token. ``layers`` follows from
-    ``ratios`` unless it is given, and so do the clamps' lengths.
+    ``ratios`` unless it is given, and so do the clamps' lengths; one number of ``experts`` is that
+    of all layers.
 
     Args:
         overrides: Fields of :class:`mlx_dsv4.config.ModelConfig`.
@@ -84,6 +85,8 @@ def tiny_config(**overrides: Any) -> ModelConfig:
     }
     fields |= overrides
     layers = fields.setdefault("layers", len(fields["ratios"]))
+    if isinstance(fields["experts"], int):
+        fields["experts"] = (fields["experts"],) * layers
     fields.setdefault("clamp", (_CLAMP,) * layers)
     fields.setdefault("clamp_shared", (_CLAMP,) * layers)
     return ModelConfig(**fields)
@@ -108,7 +111,7 @@ def random_weights(config: ModelConfig, seed: int) -> Weights:
     for index, (name, spec) in enumerate(expected_tensors(config).items()):
         rng = np.random.default_rng((seed, index))
         if spec.role == "ids":
-            weights[name] = _expert_table(rng, spec.shape, config.experts)
+            weights[name] = _expert_table(rng, spec.shape, config.experts[int(name.split(".")[1])])
             continue
         mean, spread = _distribution(name, spec)
         weights[name] = (mean + spread * rng.standard_normal(spec.shape)).astype(np.float32)

@@ -2,6 +2,6 @@
 
 from mlx_dsv4 import checked_backend  # noqa: F401 - before MLX is imported
 from mlx_dsv4.model.model import Model, Numerics
-from mlx_dsv4.model.weights import Weights, load_weights
+from mlx_dsv4.model.weights import WeightMemory, Weights, load_weights
 
-__all__ = ["Model", "Numerics", "Weights", "load_weights"]
+__all__ = ["Model", "Numerics", "WeightMemory", "Weights", "load_weights"]

@@ -19,12 +19,12 @@ from mlx_dsv4.cache import (
 )
 from mlx_dsv4.cache.fingerprint import differences
 from mlx_dsv4.config import ModelConfig
-from mlx_dsv4.errors import CacheStateError, PromptError, UnsupportedModelError
+from mlx_dsv4.errors import CacheStateError, ClosedError, PromptError, UnsupportedModelError
 from mlx_dsv4.model.attention import ROUND_TRIPS, Attention
 from mlx_dsv4.model.feed_forward import FeedForward
 from mlx_dsv4.model.limits import unmet_limits
 from mlx_dsv4.model.rope import Rope
-from mlx_dsv4.model.weights import HyperWeights, Weights
+from mlx_dsv4.model.weights import HyperWeights, WeightMemory, Weights
 from mlx_dsv4.token_ids import check_token_ids
 
 Numerics = Literal["official", "plain"]
@@ -59,7 +59,7 @@ class Model:
         self.config: ModelConfig = weights.config
         self.numerics = numerics
         self.device = device
-        self._weights = weights
+        self._bound: Weights | None = weights
         self._rope = Rope(weights.config)
         round_trips = ROUND_TRIPS[numerics]
         self._layers = [
@@ -70,6 +70,28 @@ class Model:
             )
             for layer in weights.layers
         ]
+
+    @property
+    def _weights(self) -> Weights:
+        if self._bound is None:
+            raise ClosedError(f"{self.config.name} must be open; it has been closed")
+        return self._bound
+
+    def memory(self) -> WeightMemory:
+        """Where the weights are now.
+
+        Raises:
+            ClosedError: the model has been closed.
+        """
+        return self._weights.memory()
+
+    def close(self) -> None:
+        """Let go of the weights: the mapping of the file ends with the last work that reads it.
+
+        Caches stay as they are; all that needs weights raises ClosedError from here on.
+        """
+        self._bound = None
+        self._layers = []
 
     def plan_cache(self, capacity_tokens: int, *, row_dtype: str = "bfloat16") -> CachePlan:
         """Sizes of a cache for this model; see :func:`mlx_dsv4.cache.plan_cache`."""
@@ -124,6 +146,7 @@ class Model:
 
         Raises:
             PromptError: no token, or an id outside the vocabulary; nothing has changed.
+            ClosedError: the model has been closed; nothing has changed.
             CacheStateError: the cache is poisoned, too small or another model's; nothing has
                 changed.
         """

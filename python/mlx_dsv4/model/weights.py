@@ -10,6 +10,7 @@ from xxhash import xxh3_128
 from mlx_dsv4 import ops
 from mlx_dsv4.config import ModelConfig
 from mlx_dsv4.gguf import (
+    PACKED,
     GGUFFile,
     block_shape,
     check_expert_ids,
@@ -17,6 +18,7 @@ from mlx_dsv4.gguf import (
     dequantize,
     expected_tensors,
 )
+from mlx_dsv4.gguf.release import release_of
 
 SAMPLE_BYTES = 4096  # of each tensor: the page that is read anyway when it is first used
 
@@ -119,6 +121,22 @@ class LayerWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightMemory:
+    """Where the weights of a model are, in bytes.
+
+    Args:
+        file_backed: Matrices, which are computed on in the mapped file. They take no memory that
+            the system could not have back at any time.
+        resident: As much of the file as is in memory now.
+        anonymous: Small tensors that were decoded when the model was loaded.
+    """
+
+    file_backed: int
+    resident: int
+    anonymous: int
+
+
+@dataclass(frozen=True, slots=True)
 class Weights:
     """Everything of a file that the forward pass reads."""
 
@@ -128,6 +146,15 @@ class Weights:
     head: HyperWeights
     output: Matrix
     vocabulary: str  # digest of what the file says of its tokenizer
+    files: tuple[ops.MappedFile, ...]
+
+    def memory(self) -> WeightMemory:
+        """Where the weights are now; asks the system for the state of every page."""
+        arrays = list(_arrays((self.embedding, self.layers, self.head, self.output)))
+        file_backed = sum(array.nbytes for array, kind in arrays if kind in PACKED)
+        anonymous = sum(array.nbytes for array, kind in arrays if kind not in PACKED)
+        resident = sum(file.resident_bytes() for file in self.files)
+        return WeightMemory(file_backed, resident, anonymous)
 
     def digest(self) -> str:
         """Tells models of equal numbers apart: hashes the first bytes of every tensor."""
@@ -161,6 +188,7 @@ def load_weights(file: GGUFFile) -> Weights:
         ConfigError, UnsupportedModelError: the metadata is not that of a model we run.
         TensorError: tensors are missing or wrong; names them all.
     """
+    release_of(file.metadata, file.path)
     shapes = {name: info.shape for name, info in file.tensors.items()}
     config = ModelConfig.from_metadata(file.metadata, shapes)
     check_tensors(config, file.tensors)
@@ -191,6 +219,7 @@ class _Binder:
             head=self.hyper("output_hc", "output_norm.weight"),
             output=self.matrix("output.weight"),
             vocabulary=_vocabulary_digest(self.file.metadata),
+            files=tuple(self.mapped),
         )
 
     def matrix(self, name: str, *, bank_of_one: bool = False) -> Matrix:
@@ -204,9 +233,9 @@ class _Binder:
         info = self.file.tensors[name]
         return mx.array(dequantize(self.file.raw(name), info.format, info.shape))
 
-    def table(self, name: str) -> mx.array:
+    def table(self, name: str, experts: int) -> mx.array:
         ids = self.file.raw(name).view(np.int32).reshape(self.specs[name].shape)
-        check_expert_ids(name, ids, self.config.experts)
+        check_expert_ids(name, ids, experts)
         return mx.array(ids)
 
     def hyper(self, prefix: str, norm: str) -> HyperWeights:
@@ -251,12 +280,12 @@ class _Binder:
         )
 
     def feed_forward(self, prefix: str, index: int) -> FeedForwardWeights:
-        hashed = index < self.config.hash_layers
+        hashed, experts = index < self.config.hash_layers, self.config.experts[index]
         return FeedForwardWeights(
             hyper=self.hyper(prefix + "hc_ffn", prefix + "ffn_norm.weight"),
             router=self.matrix(prefix + "ffn_gate_inp.weight"),
             bias=None if hashed else self.array(prefix + "exp_probs_b.bias"),
-            table=self.table(prefix + "ffn_gate_tid2eid.weight") if hashed else None,
+            table=self.table(prefix + "ffn_gate_tid2eid.weight", experts) if hashed else None,
             routed=self.experts(prefix, "exps", self.config.clamp[index]),
             shared=self.experts(prefix, "shexp", self.config.clamp_shared[index]),
         )

@@ -68,6 +68,17 @@ class MappedFile:
         """Size of the file."""
         return self._file.size
 
+    def resident_bytes(self) -> int:
+        """Bytes of the file that are in memory, whichever program read them; whole pages.
+
+        Linux tells the owner of a file and whoever may write it; to others all of it looks
+        resident.
+
+        Raises:
+            RuntimeError: the system does not tell.
+        """
+        return self._file.resident_bytes()
+
     def view(self, offset_bytes: int, shape: Sequence[int]) -> mx.array:
         """The bytes from ``offset_bytes`` on as a uint8 array of ``shape``.
 

@@ -1,0 +1,139 @@
+"""What loading says, where the weights are afterwards, and what closing gives back."""
+
+import os
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_dsv4 import Engine, ops
+from mlx_dsv4.errors import ClosedError
+from mlx_dsv4.gguf import GGUFFile, expected_tensors
+from mlx_dsv4.gguf.preload import PIECE_BYTES, preload
+from mlx_dsv4.gguf.tiny import Formats, random_weights, tiny_config, write_model
+from mlx_dsv4.gguf.vocabulary import make_vocabulary
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.gguf"
+    config = tiny_config(ratios=(0, 4))
+    formats = Formats(dense="q8_0", experts="mxfp4", embedding="bf16", output="q8_0")
+    write_model(path, config, random_weights(config, 0), formats, make_vocabulary(config.vocab))
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    return path
+
+
+def mappings(path: Path) -> list[dict[str, int]]:
+    """What the system says of each mapping of a file in this process, in bytes."""
+    found: list[dict[str, int]] = []
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        words = line.split()
+        if "-" in words[0]:
+            inside = line.endswith(str(path))
+            found += [{}] if inside else []
+        elif inside and words[-1] == "kB":
+            found[-1][words[0].rstrip(":")] = int(words[1]) * 1024
+    return found
+
+
+def test_info_says_what_was_loaded(path: Path) -> None:
+    with Engine.load(path, numerics="plain", device="cpu") as engine:
+        info = engine.info
+    assert (info.card.path, info.card.n_bytes) == (path, path.stat().st_size)
+    assert (info.numerics, info.device) == ("plain", "cpu")
+    assert info.card.config == engine.config
+    assert info.seconds > 0
+
+
+def test_matrices_stay_in_the_file_and_the_rest_is_decoded(path: Path) -> None:
+    with Engine.load(path) as engine, GGUFFile(path) as file:
+        specs = expected_tensors(engine.config)
+        matrices = [n for n, spec in specs.items() if spec.role == "matrix"]
+        others = specs.keys() - set(matrices)
+        memory = engine.memory()
+        assert memory.file_backed == sum(file.tensors[name].n_bytes for name in matrices)
+        assert memory.anonymous == sum(4 * file.tensors[name].n_elements for name in others)
+        card = engine.info.card
+        assert (card.file_backed_bytes, card.anonymous_bytes) == (
+            memory.file_backed,
+            memory.anonymous,
+        )
+
+
+def test_pages_that_were_used_can_be_dropped(path: Path) -> None:
+    """They are in memory, and nothing of them is this process's own."""
+    with Engine.load(path) as engine:
+        mx.eval(engine.model.prefill(list(range(40)), engine.model.make_cache(64)))
+        (mapping,) = mappings(path)
+        assert mapping["Rss"] > engine.memory().file_backed / 2
+        for own in ("Anonymous", "Private_Dirty", "Shared_Dirty", "Swap"):
+            assert mapping[own] == 0, own
+
+
+def test_preloading_reads_everything_and_says_how_far_it_is(tmp_path: Path) -> None:
+    sizes = (2 * PIECE_BYTES + 5, 10_000)
+    paths = [tmp_path / str(size) for size in sizes]
+    for path, size in zip(paths, sizes, strict=True):
+        with path.open("wb") as file:
+            file.truncate(size)
+    files = [ops.MappedFile(path) for path in paths]
+    assert [file.resident_bytes() for file in files] == [0, 0]
+    steps: list[tuple[int, int]] = []
+    preload(paths, lambda done, total: steps.append((done, total)))
+    done = [PIECE_BYTES, 2 * PIECE_BYTES, sizes[0], sum(sizes)]
+    assert steps == [(n_bytes, sum(sizes)) for n_bytes in done]
+    assert [file.resident_bytes() for file in files] == list(sizes)
+
+
+def test_an_engine_is_preloaded_on_demand(path: Path) -> None:
+    steps: list[tuple[int, int]] = []
+    size = path.stat().st_size
+    with Engine.load(path, preload=True, on_preload=lambda *step: steps.append(step)) as engine:
+        assert steps[-1] == (size, size)
+        assert engine.info.memory.resident == size
+    steps.clear()
+    with Engine.load(path, on_preload=lambda *step: steps.append(step)):
+        assert steps == []
+
+
+def test_closing_ends_the_mapping(path: Path) -> None:
+    engine = Engine.load(path)
+    session = engine.session(context=32)
+    list(session.generate([1, 2, 3], max_tokens=2))
+    assert len(mappings(path)) == 1
+    engine.close()
+    assert mappings(path) == []
+    engine.close()
+
+
+def test_work_that_was_queued_before_closing_is_done(path: Path) -> None:
+    with Engine.load(path) as engine:
+        state = engine.model.prefill([5, 6, 7], engine.model.make_cache(8))
+        expected = np.array(engine.model.logits(state))
+        logits = engine.model.logits(state)
+    np.testing.assert_array_equal(np.array(logits), expected)
+    del logits
+    assert mappings(path) == []
+
+
+def test_a_closed_engine_says_so(path: Path) -> None:
+    with Engine.load(path) as engine:
+        session = engine.session(context=32)
+        cache = engine.model.make_cache(8)
+        state = engine.model.prefill([1, 2], cache)
+    message = "DeepSeek-V4 tiny must be open; it has been closed"
+    for call in (
+        lambda: list(session.generate([1, 2, 3])),
+        lambda: engine.session(context=32),
+        lambda: engine.model.prefill([1], cache),
+        lambda: engine.model.step(1, cache),
+        lambda: engine.model.logits(state),
+        engine.memory,
+    ):
+        with pytest.raises(ClosedError, match=message):
+            call()
+    assert cache.position == 2
