@@ -7,7 +7,8 @@ A comparison becomes its neighbour at the boundary and its negation::
 
 and ``threadgroup_barrier(...)`` and ``simdgroup_barrier(...)`` become nothing. An operator of
 comparison stands between blanks and an angle bracket of a template does not: clang-format sees to
-that. What makes no code is left alone: comments, preprocessor lines, static_assert.
+that. What makes no code of a shader is left alone: comments, preprocessor lines, static_assert, and
+what a shared header has for the host alone.
 """
 
 import re
@@ -26,6 +27,12 @@ FLIPS = {
 NO_CODE = re.compile(
     r"//[^\n]*|/\*.*?\*/|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*|\bstatic_assert\b[^;]*;",
     re.DOTALL | re.MULTILINE,
+)
+# Branches on whether this is a shader; what the host alone compiles is the last group.
+FOR_THE_HOST = re.compile(
+    r"(^#ifdef __METAL_VERSION__\n(?:(?!#endif).*\n)*?#else\n|^#ifndef __METAL_VERSION__\n)"
+    r"((?:(?!#endif).*\n)*)#endif",
+    re.MULTILINE,
 )
 COMPARISON = re.compile(r"(?<=\s)(?:[<>]=?|[=!]=)(?=\s)")
 BARRIER = re.compile(r"\b(?:threadgroup|simdgroup)_barrier\([^()]*\)")
@@ -78,14 +85,15 @@ class Mutant:
         return f"{self.file}:{self.line} {self.place}\n  - {self.before}\n  + {self.after}"
 
 
-def blank(found: re.Match[str]) -> str:
+def blank(found: re.Match[str], group: int = 0) -> str:
     """As many characters that mean nothing, on as many lines."""
-    return re.sub(r"[^\n]", " ", found[0])
+    return re.sub(r"[^\n]", " ", found[group])
 
 
 def without_comments(text: str) -> str:
-    """The text with blanks for comments and for all else that makes no code."""
-    return NO_CODE.sub(blank, text)
+    """The text with blanks for comments and for all else that makes no code of a shader."""
+    shader = FOR_THE_HOST.sub(lambda found: found[1] + blank(found, 2) + "#endif", text)
+    return NO_CODE.sub(blank, shader)
 
 
 def definitions(text: str) -> list[tuple[int, str]]:

@@ -28,6 +28,15 @@ SHADER = """\
 #define LESS(a, b) a < b
 static_assert(sizeof(Params) <= 64, "fits");
 
+#ifdef __METAL_VERSION__
+inline int on_the_gpu(int n) { return n == 1; }
+#else
+inline int on_the_host(int n) { return n == 1; }
+#endif
+#ifndef __METAL_VERSION__
+inline int on_the_host_too(int n) { return n == 1; }
+#endif
+
 struct Tile {
   template <int N>
   int rows(int n) const thread {
@@ -53,6 +62,7 @@ struct Tile {
 """
 
 MUTANTS = """\
+on_the_gpu: inline int on_the_gpu(int n) { return n != 1; }
 rows: return n < N ? n : N;
 rows: return n > N ? n : N;
 add: if (i < kLimit << 2 || i == 3) {
