@@ -127,7 +127,8 @@ struct BlocksOf {
             Format::numbers(both(kFirst16, all<Codes16>(Format::kMask))).bytes);
         values[side] = simd::lookup(
             values_of(numbers, scales, j),
-            Format::template raw<Codes16>(block, part, at).bytes);
+            Format::template stored<Codes16>(block, part, at).bytes,
+            Format::shift(part, at));
       } else {
         values[side] = values_of(codes_of(block, part, at), scales, j);
       }

@@ -45,7 +45,9 @@ void multiply_fused(
   int i = 0;
   for (; i + Blocks::kElements <= w.k; i += Blocks::kElements, rows += Blocks::kBytes) {
     for (int r = 0; r < kRows; ++r) {
-      __builtin_prefetch(rows + (r + kRows) * w.stride_bytes, 0, 2);
+      for (int line = 0; line < Blocks::kBytes; line += 64) {
+        __builtin_prefetch(rows + (r + kRows) * w.stride_bytes + line, 0, 2);
+      }
       scales[r].load(rows + r * w.stride_bytes);
     }
     // Written out, so that where a part lies in its block is known to the compiler.

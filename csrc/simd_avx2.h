@@ -105,8 +105,8 @@ inline __m256 lookup8(F32x16 table, __m256i lanes) {
       _mm256_permutevar8x32_ps(table.hi, lanes),
       _mm256_castsi256_ps(_mm256_slli_epi32(lanes, 28)));
 }
-inline F32x16 lookup(F32x16 table, Bytes16 bytes) {
-  const __m128i raw = (__m128i)bytes;
+inline F32x16 lookup(F32x16 table, Bytes16 bytes, int shift) {
+  const __m128i raw = _mm_srli_epi64((__m128i)bytes, shift);
   return {
       lookup8(table, _mm256_cvtepu8_epi32(raw)),
       lookup8(table, _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(raw, raw)))};

@@ -73,8 +73,10 @@ inline void unpack_e2m1(const uint8_t* bytes, F32x16 scale, F32x16& low, F32x16&
   low = {_mm512_permutexvar_ps(codes, scaled)};
   high = {_mm512_permutexvar_ps(_mm512_srli_epi32(codes, 4), scaled)};
 }
-inline F32x16 lookup(F32x16 table, Bytes16 bytes) {
-  return {_mm512_permutexvar_ps(_mm512_cvtepu8_epi32((__m128i)bytes), table.v)};
+inline F32x16 lookup(F32x16 table, Bytes16 bytes, int shift) {
+  const __m512i lanes = _mm512_cvtepu8_epi32((__m128i)bytes);
+  return {_mm512_permutexvar_ps(
+      _mm512_srli_epi32(lanes, static_cast<unsigned>(shift)), table.v)};
 }
 inline I32x16 bits(F32x16 x) { return {_mm512_castps_si512(x.v)}; }
 inline F32x16 from_bits(I32x16 x) { return {_mm512_castsi512_ps(x.v)}; }

@@ -105,14 +105,16 @@ inline void unpack_e2m1(const uint8_t* bytes, F32x16 scale, F32x16& low, F32x16&
   low = mul(widen_i8(vqtbl1q_s8(doubled, vandq_u8(codes, vdupq_n_u8(15)))), scale);
   high = mul(widen_i8(vqtbl1q_s8(doubled, vshrq_n_u8(codes, 4))), scale);
 }
-inline F32x16 lookup(F32x16 table, Bytes16 bytes) {
+inline F32x16 lookup(F32x16 table, Bytes16 bytes, int shift) {
   constexpr uint8_t kByteOfFloat[16] = {0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3};
   constexpr uint8_t kFloat[16] = {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3};
   uint8x16x4_t bytes_of_table;
   for (int i = 0; i < 4; ++i) {
     bytes_of_table.val[i] = vreinterpretq_u8_f32(table.v[i]);
   }
-  const uint8x16_t first = vandq_u8(vshlq_n_u8((uint8x16_t)bytes, 2), vdupq_n_u8(60));
+  const uint8x16_t lanes =
+      vshlq_u8((uint8x16_t)bytes, vdupq_n_s8(static_cast<int8_t>(-shift)));
+  const uint8x16_t first = vandq_u8(vshlq_n_u8(lanes, 2), vdupq_n_u8(60));
   return quads([&](int i) {
     const uint8x16_t four =
         vqtbl1q_u8(first, vaddq_u8(vld1q_u8(kFloat), vdupq_n_u8(4 * i)));

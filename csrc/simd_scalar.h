@@ -110,11 +110,11 @@ inline void unpack_e2m1(const uint8_t* bytes, F32x16 scale, F32x16& low, F32x16&
   low = each([&](int i) { return kDoubled[bytes[i] & 15] * scale.lane[i]; });
   high = each([&](int i) { return kDoubled[bytes[i] >> 4] * scale.lane[i]; });
 }
-// Lane i: the lane of a table that the low four bits of byte i name.
-inline F32x16 lookup(F32x16 table, Bytes16 bytes) {
+// Lane i: the lane of a table that the four bits of byte i from bit `shift` on name.
+inline F32x16 lookup(F32x16 table, Bytes16 bytes, int shift) {
   uint8_t lanes[16];
   std::memcpy(lanes, &bytes, sizeof(lanes));
-  return each([&](int i) { return table.lane[lanes[i] & 15]; });
+  return each([&](int i) { return table.lane[lanes[i] >> shift & 15]; });
 }
 inline I32x16 bits(F32x16 x) {
   I32x16 r;

@@ -60,8 +60,7 @@ struct ManyCodes {
   DSV4_MEMBER bool kGrid = false;
 };
 
-// At most 16 codes: numbers(bits) for the bits of kMask in each byte of raw(), whose other bits are
-// of no account.
+// At most 16 codes: numbers(bits) for the bits of kMask in each byte of stored(), from bit shift() on.
 template <int kFormat>
 struct FewCodes {
   DSV4_MEMBER bool kFewCodes = true;
@@ -74,41 +73,46 @@ struct FewCodes {
   template <typename Codes, typename Bytes>
   static Codes codes(Bytes block, int part, int at) {
     using Format = BlockCodes<kFormat>;
-    const Codes raw = Format::template raw<Codes>(block, part, at);
-    return Format::numbers(both(raw, all<Codes>(Format::kMask)));
+    const Codes stored = Format::template stored<Codes>(block, part, at);
+    return Format::numbers(bits_of(stored, Format::shift(part, at), Format::kMask));
   }
 };
 
 // 16 bytes: the low half of byte i belongs to value i, the high one to value i + 16.
 template <typename Codes, typename Bytes>
-inline Codes raw_nibbles(Bytes bytes, int at) {
-  return shifted(load_codes<Codes>(bytes + at % 16), at < 16 ? 0 : 4);
+inline Codes nibbles(Bytes bytes, int at) {
+  return load_codes<Codes>(bytes + at % 16);
 }
+inline int nibble_shift(int at) { return at < 16 ? 0 : 4; }
+template <int kFormat>
+struct Nibbles : FewCodes<kFormat> {
+  static int shift(int, int at) { return nibble_shift(at); }
+};
 
 template <>
-struct BlockCodes<kFormatQ4_0> : OneScale, FewCodes<kFormatQ4_0> {
+struct BlockCodes<kFormatQ4_0> : OneScale, Nibbles<kFormatQ4_0> {
   template <typename Codes>
   static Codes numbers(Codes bits) {
     return less(bits, 8);
   }
   template <typename Codes, typename Bytes>
-  static Codes raw(Bytes block, int, int at) {
-    return raw_nibbles<Codes>(block + 2, at);
+  static Codes stored(Bytes block, int, int at) {
+    return nibbles<Codes>(block + 2, at);
   }
 };
 
 template <>
-struct BlockCodes<kFormatQ4_1> : OneScaleAndOffset, FewCodes<kFormatQ4_1> {
+struct BlockCodes<kFormatQ4_1> : OneScaleAndOffset, Nibbles<kFormatQ4_1> {
   template <typename Codes, typename Bytes>
-  static Codes raw(Bytes block, int, int at) {
-    return raw_nibbles<Codes>(block + 4, at);
+  static Codes stored(Bytes block, int, int at) {
+    return nibbles<Codes>(block + 4, at);
   }
 };
 
 // Four bytes with the fifth bit of value i in bit i, then 16 bytes.
 template <typename Codes, typename Bytes>
 inline Codes five_bits(Bytes bytes, int at) {
-  const Codes low = both(raw_nibbles<Codes>(bytes + 4, at), all<Codes>(15));
+  const Codes low = bits_of(nibbles<Codes>(bytes + 4, at), nibble_shift(at), 15);
   return plus(low, raised(spread<Codes>(load_u32(bytes) >> at), 4));
 }
 
@@ -130,9 +134,10 @@ struct BlockCodes<kFormatQ5_1> : OneScaleAndOffset, ManyCodes {
 
 // Two bits of each code of a half of the block: 32 bytes with those of four parts.
 template <typename Codes, typename Bytes>
-inline Codes raw_pairs(Bytes bytes, int part, int at) {
-  return shifted(load_codes<Codes>(bytes + 32 * (part / 4) + at), part % 4 * 2);
+inline Codes pairs(Bytes bytes, int part, int at) {
+  return load_codes<Codes>(bytes + 32 * (part / 4) + at);
 }
+inline int pair_shift(int part) { return part % 4 * 2; }
 
 // 16 scales of 4 bits below 4 bits of offsets, 64 bytes of codes, d, m.
 template <>
@@ -142,9 +147,10 @@ struct BlockCodes<kFormatQ2_K> : FewCodes<kFormatQ2_K> {
   DSV4_MEMBER float kStep = 1;
   DSV4_MEMBER uint32_t kMask = 3;
   template <typename Codes, typename Bytes>
-  static Codes raw(Bytes block, int part, int at) {
-    return raw_pairs<Codes>(block + 16, part, at);
+  static Codes stored(Bytes block, int part, int at) {
+    return pairs<Codes>(block + 16, part, at);
   }
+  static int shift(int part, int) { return pair_shift(part); }
   template <typename Bytes>
   static float d(Bytes block) {
     return load_scale(block + 80);
@@ -186,10 +192,11 @@ struct BlockCodes<kFormatQ3_K> : FewCodes<kFormatQ3_K> {
     return less(bits, 4);
   }
   template <typename Codes, typename Bytes>
-  static Codes raw(Bytes block, int part, int at) {
-    const Codes low = both(raw_pairs<Codes>(block + 32, part, at), all<Codes>(3));
+  static Codes stored(Bytes block, int part, int at) {
+    const Codes low = bits_of(pairs<Codes>(block + 32, part, at), pair_shift(part), 3);
     return plus(low, raised(bits_of(load_codes<Codes>(block + at), part, 1), 2));
   }
+  static int shift(int, int) { return 0; }
   template <typename Bytes>
   static float d(Bytes block) {
     return load_scale(block + 108);
@@ -241,16 +248,18 @@ struct SixBitScales {
 
 // 128 bytes: parts 2 i and 2 i + 1 are the low and high halves of 32.
 template <typename Codes, typename Bytes>
-inline Codes raw_nibble_parts(Bytes bytes, int part, int at) {
-  return shifted(load_codes<Codes>(bytes + 32 * (part / 2) + at), part % 2 * 4);
+inline Codes nibble_parts(Bytes bytes, int part, int at) {
+  return load_codes<Codes>(bytes + 32 * (part / 2) + at);
 }
+inline int nibble_part_shift(int part) { return part % 2 * 4; }
 
 template <>
 struct BlockCodes<kFormatQ4_K> : SixBitScales, FewCodes<kFormatQ4_K> {
   template <typename Codes, typename Bytes>
-  static Codes raw(Bytes block, int part, int at) {
-    return raw_nibble_parts<Codes>(block + 16, part, at);
+  static Codes stored(Bytes block, int part, int at) {
+    return nibble_parts<Codes>(block + 16, part, at);
   }
+  static int shift(int part, int) { return nibble_part_shift(part); }
 };
 
 // As Q4_K, with 32 bytes of the codes' fifth bits before them.
@@ -258,7 +267,8 @@ template <>
 struct BlockCodes<kFormatQ5_K> : SixBitScales, ManyCodes {
   template <typename Codes, typename Bytes>
   static Codes codes(Bytes block, int part, int at) {
-    const Codes low = both(raw_nibble_parts<Codes>(block + 48, part, at), all<Codes>(15));
+    const Codes low =
+        bits_of(nibble_parts<Codes>(block + 48, part, at), nibble_part_shift(part), 15);
     return plus(low, raised(bits_of(load_codes<Codes>(block + 16 + at), part, 1), 4));
   }
 };

@@ -315,21 +315,20 @@ inline Codes iq4_numbers(Codes bits) {
 #endif
 
 template <>
-struct BlockCodes<kFormatIQ4_NL> : OneScale, FewCodes<kFormatIQ4_NL> {
+struct BlockCodes<kFormatIQ4_NL> : OneScale, Nibbles<kFormatIQ4_NL> {
   template <typename Codes>
   static Codes numbers(Codes bits) {
     return iq4_numbers(bits);
   }
   template <typename Codes, typename Bytes>
-  static Codes raw(Bytes block, int, int at) {
-    return raw_nibbles<Codes>(block + 2, at);
+  static Codes stored(Bytes block, int, int at) {
+    return nibbles<Codes>(block + 2, at);
   }
 };
 
 // d, 8 scales of 6 bits (the high ones first), 16 bytes for each part.
 template <>
-struct BlockCodes<kFormatIQ4_XS> : FewCodes<kFormatIQ4_XS>,
-                                   NumberedScales<kFormatIQ4_XS> {
+struct BlockCodes<kFormatIQ4_XS> : Nibbles<kFormatIQ4_XS>, NumberedScales<kFormatIQ4_XS> {
   DSV4_MEMBER bool kHasOffset = false;
   DSV4_MEMBER int kScales = 8;
   DSV4_MEMBER float kStep = 1;
@@ -338,8 +337,8 @@ struct BlockCodes<kFormatIQ4_XS> : FewCodes<kFormatIQ4_XS>,
     return iq4_numbers(bits);
   }
   template <typename Codes, typename Bytes>
-  static Codes raw(Bytes block, int part, int at) {
-    return raw_nibbles<Codes>(block + 8 + 16 * part, at);
+  static Codes stored(Bytes block, int part, int at) {
+    return nibbles<Codes>(block + 8 + 16 * part, at);
   }
   template <typename Bytes>
   static float d(Bytes block) {
