@@ -7,6 +7,7 @@
 #include "simd.h"
 
 #include "../metal/grid_codes.h"
+#include "grid_pairs_cpu.h"
 
 namespace mlx_dsv4::DSV4_ISA {
 
@@ -151,6 +152,9 @@ struct BlocksOf {
     }
   }
 };
+
+template <>
+struct BlocksOf<kFormatIQ2_XXS> : BlocksIQ2_XXS {};
 
 // Calls fn with the decoder of `format`, an enum BlockFormat.
 template <typename Fn>

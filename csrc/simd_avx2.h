@@ -111,6 +111,31 @@ inline F32x16 lookup(F32x16 table, Bytes16 bytes, int shift) {
       lookup8(table, _mm256_cvtepu8_epi32(raw)),
       lookup8(table, _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(raw, raw)))};
 }
+inline F32x16 lookup_pairs(F32x16 table, uint32_t pairs) {
+  const __m256i shifts = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
+  // Only the low three bits of each are read.
+  const __m256i low =
+      _mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(pairs)), shifts);
+  const __m256i high =
+      _mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(pairs >> 16)), shifts);
+  return {
+      _mm256_permutevar8x32_ps(table.lo, low), _mm256_permutevar8x32_ps(table.lo, high)};
+}
+inline __m256 negate8(__m256 x, int signs) {
+  const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  const __m256i set =
+      _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(signs), bit), bit);
+  return _mm256_xor_ps(x, _mm256_and_ps(_mm256_castsi256_ps(set), _mm256_set1_ps(-0.0f)));
+}
+inline F32x16 negate(F32x16 x, uint16_t signs) {
+  return {negate8(x.lo, signs), negate8(x.hi, signs >> 8)};
+}
+inline void lookup_256(
+    const uint16_t (&table)[256], const uint8_t (&numbers)[32], uint16_t (&out)[32]) {
+  for (int i = 0; i < 32; ++i) {
+    out[i] = table[numbers[i]];
+  }
+}
 inline I32x16 bits(F32x16 x) {
   return {_mm256_castps_si256(x.lo), _mm256_castps_si256(x.hi)};
 }

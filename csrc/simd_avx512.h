@@ -78,6 +78,31 @@ inline F32x16 lookup(F32x16 table, Bytes16 bytes, int shift) {
   return {_mm512_permutexvar_ps(
       _mm512_srli_epi32(lanes, static_cast<unsigned>(shift)), table.v)};
 }
+inline F32x16 lookup_pairs(F32x16 table, uint32_t pairs) {
+  const __m512i shifts =
+      _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i lanes =
+      _mm512_srlv_epi32(_mm512_set1_epi32(static_cast<int>(pairs)), shifts);
+  return {_mm512_permutexvar_ps(lanes, table.v)};
+}
+inline F32x16 negate(F32x16 x, uint16_t signs) {
+  return {_mm512_mask_xor_ps(x.v, signs, x.v, _mm512_set1_ps(-0.0f))};
+}
+inline void lookup_256(
+    const uint16_t (&table)[256], const uint8_t (&numbers)[32], uint16_t (&out)[32]) {
+  const __m512i at =
+      _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(numbers)));
+  __m512i found[4];
+  for (int i = 0; i < 4; ++i) {
+    found[i] = _mm512_permutex2var_epi16(
+        _mm512_loadu_si512(table + 64 * i), at, _mm512_loadu_si512(table + 64 * i + 32));
+  }
+  const __mmask32 odd = _mm512_test_epi16_mask(at, _mm512_set1_epi16(64));
+  const __mmask32 high = _mm512_test_epi16_mask(at, _mm512_set1_epi16(128));
+  const __m512i first = _mm512_mask_blend_epi16(odd, found[0], found[1]);
+  const __m512i last = _mm512_mask_blend_epi16(odd, found[2], found[3]);
+  _mm512_storeu_si512(out, _mm512_mask_blend_epi16(high, first, last));
+}
 inline I32x16 bits(F32x16 x) { return {_mm512_castps_si512(x.v)}; }
 inline F32x16 from_bits(I32x16 x) { return {_mm512_castsi512_ps(x.v)}; }
 inline I32x16 add_int(I32x16 a, I32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }

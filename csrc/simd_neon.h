@@ -122,6 +122,27 @@ inline F32x16 lookup(F32x16 table, Bytes16 bytes, int shift) {
     return vreinterpretq_f32_u8(vqtbl4q_u8(bytes_of_table, at));
   });
 }
+inline F32x16 lookup_pairs(F32x16 table, uint32_t pairs) {
+  uint8_t lanes[16];
+  for (int i = 0; i < 16; ++i) {
+    lanes[i] = pairs >> 2 * i & 3;
+  }
+  return lookup(table, (Bytes16)vld1q_u8(lanes), 0);
+}
+inline F32x16 negate(F32x16 x, uint16_t signs) {
+  constexpr uint32_t kFour[] = {1, 2, 4, 8};
+  return quads([&](int i) {
+    const uint32x4_t set = vtstq_u32(vdupq_n_u32(signs >> 4 * i), vld1q_u32(kFour));
+    const uint32x4_t sign = vandq_u32(set, vdupq_n_u32(0x80000000));
+    return vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(x.v[i]), sign));
+  });
+}
+inline void lookup_256(
+    const uint16_t (&table)[256], const uint8_t (&numbers)[32], uint16_t (&out)[32]) {
+  for (int i = 0; i < 32; ++i) {
+    out[i] = table[numbers[i]];
+  }
+}
 inline I32x16 bits(F32x16 x) {
   I32x16 r;
   for (int i = 0; i < 4; ++i) {

@@ -116,6 +116,21 @@ inline F32x16 lookup(F32x16 table, Bytes16 bytes, int shift) {
   std::memcpy(lanes, &bytes, sizeof(lanes));
   return each([&](int i) { return table.lane[lanes[i] >> shift & 15]; });
 }
+// Lane i: lane (pairs >> 2 i & 3) of a table that repeats after four lanes.
+inline F32x16 lookup_pairs(F32x16 table, uint32_t pairs) {
+  return each([&](int i) { return table.lane[pairs >> 2 * i & 3]; });
+}
+// Lane i negated where bit i of the signs is set.
+inline F32x16 negate(F32x16 x, uint16_t signs) {
+  return each([&](int i) { return signs >> i & 1 ? -x.lane[i] : x.lane[i]; });
+}
+// out[i] = table[numbers[i]].
+inline void lookup_256(
+    const uint16_t (&table)[256], const uint8_t (&numbers)[32], uint16_t (&out)[32]) {
+  for (int i = 0; i < 32; ++i) {
+    out[i] = table[numbers[i]];
+  }
+}
 inline I32x16 bits(F32x16 x) {
   I32x16 r;
   std::memcpy(r.lane, x.lane, sizeof(r));
