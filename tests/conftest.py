@@ -1,5 +1,6 @@
 """Fixtures that every test may use."""
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -29,6 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # A shell that starts the tests in the background has the programs they start ignore Ctrl-C.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if NEEDS_SIMULATOR and not HAS_SIMULATOR:
         raise pytest.UsageError(
             "the Metal simulator is not built: `make tools` builds it, or reinstall with "
