@@ -192,8 +192,8 @@ struct BlockCodes<kFormatIQ2_S> : SignedGridCodes<kFormatIQ2_S> {
   DSV4_MEMBER float kStep = 0.125f;
   template <typename Bytes>
   static Codes8 entries(Bytes block, int part, int at) {
-    const uint32_t high = block[66 + part] >> at / 4 & 3;
-    return iq2_s_entry(block[2 + 4 * part + at / 8] | high << 8);
+    return iq2_s_entry(
+        block[2 + 4 * part + at / 8] | uint32_t(block[66 + part] >> at / 4 & 3) << 8);
   }
   template <typename Bytes>
   static Codes8 signs(Bytes block, int part, int at) {
