@@ -1,6 +1,7 @@
 #include "mapped_file.h"
 
 #include <fcntl.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -46,6 +47,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   }
   data_ = static_cast<char*>(data);
   size_ = static_cast<size_t>(info.st_size);
+  identity_ = {static_cast<uint64_t>(info.st_dev), static_cast<uint64_t>(info.st_ino)};
 }
 
 MappedFile::~MappedFile() { munmap(data_, size_); }
@@ -123,6 +125,7 @@ void bind_mapped_file(nb::module_& m) {
           }),
           "path"_a)
       .def_prop_ro("size", &MappedFile::size)
+      .def_prop_ro("identity", &MappedFile::identity)
       .def(
           "resident_bytes",
           &MappedFile::resident_bytes,

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bind.h"
@@ -20,6 +21,8 @@ class MappedFile : public std::enable_shared_from_this<MappedFile> {
   MappedFile& operator=(const MappedFile&) = delete;
 
   size_t size() const { return size_; }
+  // Device and inode.
+  std::pair<uint64_t, uint64_t> identity() const { return identity_; }
 
   // Bytes of the file that are in memory, in whole pages.
   size_t resident_bytes() const;
@@ -31,6 +34,7 @@ class MappedFile : public std::enable_shared_from_this<MappedFile> {
   std::string path_;
   char* data_ = nullptr;
   size_t size_ = 0;
+  std::pair<uint64_t, uint64_t> identity_;
 };
 
 void bind_mapped_file(nb::module_& m);

@@ -183,3 +183,27 @@ def test_progress_ends_at_all_bytes(checkpoint: Path, tmp_path: Path):
     assert seen == sorted(seen)
     assert seen[-1] == (total, total)
     assert len(seen) > len(file.tensors)
+
+
+def test_a_second_conversion_to_the_same_file_is_refused(tmp_path: Path):
+    folder = make_released(1, ratios=(0,), hash_layers=0, experts=3).write(tmp_path / "checkpoint")
+    out, alone = tmp_path / "out.gguf", tmp_path / "alone.gguf"
+    convert(folder, alone)
+    tried = []
+
+    def meanwhile(done: int, total: int) -> None:
+        if not tried:
+            with pytest.raises(OSError, match=r"being written by another program: .*unfinished"):
+                convert(folder, out)
+            tried.append(done)
+
+    convert(folder, out, on_progress=meanwhile)
+    assert tried
+    assert out.read_bytes() == alone.read_bytes()
+    assert not Path(f"{out}.unfinished").exists()
+
+
+def test_only_a_file_is_replaced(tmp_path: Path):
+    folder = make_released(1, ratios=(0,), hash_layers=0, experts=3).write(tmp_path / "checkpoint")
+    with pytest.raises(OSError, match="must be a file, to be replaced"):
+        convert(folder, tmp_path)

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from mlx_dsv4 import Engine, ops
-from mlx_dsv4.errors import ClosedError
+from mlx_dsv4.errors import ClosedError, FileFormatError
 from mlx_dsv4.gguf import GGUFFile, expected_tensors
 from mlx_dsv4.gguf.preload import PIECE_BYTES, preload
 from mlx_dsv4.gguf.tiny import Formats, random_weights, tiny_config, write_model
 from mlx_dsv4.gguf.vocabulary import make_vocabulary
+from mlx_dsv4.model import load_weights
 
 
 @pytest.fixture
@@ -98,6 +99,35 @@ def test_an_engine_is_preloaded_on_demand(path: Path) -> None:
     steps.clear()
     with Engine.load(path, on_preload=lambda *step: steps.append(step)):
         assert steps == []
+
+
+@pytest.mark.parametrize("change", ["replaced", "cut", "deleted"])
+def test_a_file_that_changes_while_it_is_loaded_is_refused(path: Path, change: str) -> None:
+    other = path.with_suffix(".other")
+    other.write_bytes(path.read_bytes())
+    with GGUFFile(path) as file:
+        if change == "replaced":
+            other.replace(path)
+        elif change == "cut":
+            os.truncate(path, path.stat().st_size - 4096)
+        else:
+            path.unlink()
+        with pytest.raises(FileFormatError, match="must stay while it is loaded"):
+            load_weights(file)
+
+
+def test_closing_leaves_a_running_session_as_it_was(path: Path) -> None:
+    with Engine.load(path) as engine:
+        session = engine.session(context=64)
+        pieces = iter(session.generate([1, 2, 3], max_tokens=30))
+        next(pieces)
+        position = session.cache.position
+    with pytest.raises(ClosedError):
+        list(pieces)
+    with pytest.raises(ClosedError):
+        list(session.generate([4, 5]))
+    assert session.cache.position == position
+    session.cache.snapshot()  # it is not poisoned
 
 
 def test_closing_ends_the_mapping(path: Path) -> None:

@@ -1,9 +1,11 @@
 """A checkpoint turned into a GGUF file, a few megabytes at a time."""
 
 import errno
+import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -79,21 +81,47 @@ def convert(
     model_architecture({"general.architecture": ARCHITECTURES[0], "general.name": name})
     vocabulary = read_vocabulary(folder / "tokenizer.json", config)
     plan = make_plan(folder, config, read_shards(folder), dense)
-    unfinished = Path(f"{os.fspath(out)}.unfinished")
+    if out.exists() and not out.is_file():
+        raise OSError(errno.EEXIST, "must be a file, to be replaced", os.fspath(out))
     try:
-        unfinished.unlink(missing_ok=True)
         _require_room(out, config, plan)
-        _write(unfinished, config, vocabulary, plan, on_progress or (lambda done, total: None))
-        n_bytes = unfinished.stat().st_size
-        unfinished.replace(out)
+        with _unfinished(out) as unfinished:
+            _write(unfinished, config, vocabulary, plan, on_progress or (lambda done, total: None))
+            n_bytes = unfinished.stat().st_size
+            unfinished.replace(out)
     except OSError as error:
         # A failed write does not say where.
         if error.filename is None:
             raise OSError(error.errno, error.strerror or str(error), os.fspath(out)) from error
         raise
-    finally:
-        unfinished.unlink(missing_ok=True)
     return Conversion(len(plan.targets), n_bytes, plan.ignored)
+
+
+@contextmanager
+def _unfinished(out: Path) -> Iterator[Path]:
+    """The file that becomes ``out``, held by this program alone; gone at the end of the block."""
+    path = Path(f"{os.fspath(out)}.unfinished")
+    with path.open("ab") as held:
+        if not _locked(held) or not _is_at(held, path):
+            raise OSError(errno.EBUSY, "is being written by another program", os.fspath(path))
+        try:
+            yield path
+        finally:
+            if _is_at(held, path):
+                path.unlink()
+
+
+def _locked(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    """Whether the path still names an open file: another program may have moved it."""
+    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
 
 
 def _require_room(out: Path, config: ModelConfig, plan: Plan) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mlx_dsv4.cache import Cache
 from mlx_dsv4.engine.sampling import Sampler, Sampling
-from mlx_dsv4.errors import CacheStateError, PromptError
+from mlx_dsv4.errors import CacheStateError, ClosedError, PromptError
 from mlx_dsv4.model import Model
 from mlx_dsv4.text import Tokenizer
 
@@ -166,6 +166,7 @@ class Session:
     ) -> NDArray[np.float32]:
         """Logits ``[vocab]`` after the prompt, read chunk by chunk into an empty cache."""
         with self._lock:
+            self.model.check_open()
             self._running = statistics
             self.cache.reset()
         logits = None
@@ -184,6 +185,8 @@ class Session:
         with self._turn(statistics):
             try:
                 return self._logits(self.model.step(token, self.cache))
+            except ClosedError:
+                raise  # nothing was computed
             except BaseException as error:
                 self.cache.poison(f"{type(error).__name__} while decoding: {error}")
                 raise

@@ -77,6 +77,7 @@ class GGUFFile:
     Attributes:
         path: Of the file, or of the first part.
         paths: Of all parts.
+        identities: Device, inode and size of each part.
         n_bytes: Their sizes together.
         version, metadata, alignment: Of the first one.
         tensors: Of all parts, by name.
@@ -84,7 +85,8 @@ class GGUFFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        first = _map_file(self.path)
+        first, identity = _map_file(self.path)
+        self.identities = [identity]
         header = read_header(first, str(self.path))
         self.version = header.version
         self.metadata = header.metadata
@@ -98,7 +100,8 @@ class GGUFFile:
         self.n_bytes = sum(map(len, self._maps))
 
     def _add_part(self, path: Path, number: int) -> None:
-        part = _map_file(path)
+        part, identity = _map_file(path)
+        self.identities.append(identity)
         header = read_header(part, str(path))
         check_part(path, header.metadata, number, len(self.paths))
         alignment = _alignment(header.metadata, path)
@@ -139,7 +142,7 @@ class GGUFFile:
         self.close()
 
 
-def _map_file(path: Path) -> mmap:
+def _map_file(path: Path) -> tuple[mmap, tuple[int, int, int]]:
     if path.is_dir():
         checkpoint = any(path.glob("*.safetensors"))
         inside = f" of safetensors files: {_TO_GGUF}" if checkpoint else ""
@@ -150,7 +153,9 @@ def _map_file(path: Path) -> mmap:
         head = file.read(64)
         if head[: len(MAGIC)] != MAGIC:
             raise FileFormatError(f"{path}: must be a GGUF file; got {_recognise(head)}")
-        return mmap(file.fileno(), 0, access=ACCESS_READ)
+        mapped = mmap(file.fileno(), 0, access=ACCESS_READ)
+        info = os.fstat(file.fileno())
+        return mapped, (info.st_dev, info.st_ino, len(mapped))
 
 
 def _recognise(head: bytes) -> str:

@@ -24,11 +24,12 @@ from mlx_dsv4.model.attention import ROUND_TRIPS, Attention
 from mlx_dsv4.model.feed_forward import FeedForward
 from mlx_dsv4.model.limits import unmet_limits
 from mlx_dsv4.model.rope import Rope
-from mlx_dsv4.model.weights import HyperWeights, WeightMemory, Weights
+from mlx_dsv4.model.weights import HyperWeights, LayerWeights, WeightMemory, Weights
 from mlx_dsv4.token_ids import check_token_ids
 
 Numerics = Literal["official", "plain"]
 CPU = mx.Device(mx.cpu, 0)
+Layers = list[tuple[LayerWeights, Attention, FeedForward]]
 
 
 class Model:
@@ -59,10 +60,9 @@ class Model:
         self.config: ModelConfig = weights.config
         self.numerics = numerics
         self.device = device
-        self._bound: Weights | None = weights
         self._rope = Rope(weights.config)
         round_trips = ROUND_TRIPS[numerics]
-        self._layers = [
+        layers = [
             (
                 layer,
                 Attention(weights.config, layer.attention, round_trips),
@@ -70,12 +70,22 @@ class Model:
             )
             for layer in weights.layers
         ]
+        # One reference, so that a call has all of it or none when another thread closes the model.
+        self._bound: tuple[Weights, Layers] | None = (weights, layers)
+
+    def _open(self) -> tuple[Weights, Layers]:
+        bound = self._bound
+        if bound is None:
+            raise ClosedError(f"{self.config.name} must be open; it has been closed")
+        return bound
 
     @property
     def _weights(self) -> Weights:
-        if self._bound is None:
-            raise ClosedError(f"{self.config.name} must be open; it has been closed")
-        return self._bound
+        return self._open()[0]
+
+    def check_open(self) -> None:
+        """Raise ClosedError if the model has been closed."""
+        self._open()
 
     def memory(self) -> WeightMemory:
         """Where the weights are now.
@@ -91,7 +101,6 @@ class Model:
         Caches stay as they are; all that needs weights raises ClosedError from here on.
         """
         self._bound = None
-        self._layers = []
 
     def plan_cache(self, capacity_tokens: int, *, row_dtype: str = "bfloat16") -> CachePlan:
         """Sizes of a cache for this model; see :func:`mlx_dsv4.cache.plan_cache`."""
@@ -152,8 +161,9 @@ class Model:
         """
         ids = mx.array(self.check_tokens(tokens), mx.int32)
         self._check_cache(cache)
+        weights, layers = self._open()
         with mx.stream(self.device), cache.step(ids.size) as step:
-            state = self._forward(ids, self._weights.embedding.rows(ids), cache, step)
+            state = self._forward(layers, ids, weights.embedding.rows(ids), cache, step)
             mx.eval(state, cache.handles())
         return state
 
@@ -174,17 +184,19 @@ class Model:
             ValueError: a ``[1]`` int32 array that is known holds an id outside the vocabulary.
         """
         self._check_cache(cache)
+        weights, layers = self._open()
         with mx.stream(self.device):
             ids = self._token(token)
-            x = self._weights.embedding.rows(ids)
+            x = weights.embedding.rows(ids)
             with cache.step(1) as step:
-                state = self._forward(ids, x, cache, step)
+                state = self._forward(layers, ids, x, cache, step)
                 mx.async_eval(state, cache.handles())
         return state
 
     def logits(self, state: mx.array) -> mx.array:
         """Logits ``[T, vocab]`` float32 of hidden state ``[T, streams, hidden]``; stateless."""
-        head = self._weights.head
+        weights, _ = self._open()
+        head = weights.head
         with mx.stream(self.device):
             x = ops.hyper_head(
                 state,
@@ -195,7 +207,7 @@ class Model:
                 norm_eps=self.config.norm_eps,
                 hyper_eps=self.config.hyper_eps,
             )
-            return self._weights.output(x)
+            return weights.output(x)
 
     @cached_property
     def _weights_digest(self) -> str:
@@ -237,14 +249,14 @@ class Model:
         ids = token if token.dtype == mx.int32 else token.astype(mx.int32)
         return ids if ids.ndim == 1 else ids.reshape(1)
 
-    def _forward(self, tokens: mx.array, x: mx.array, cache: Cache, step: Step) -> mx.array:
+    def _forward(
+        self, layers: Layers, tokens: mx.array, x: mx.array, cache: Cache, step: Step
+    ) -> mx.array:
         """Streams after the last layer; ``x`` ``[T, hidden]`` are the embedded tokens."""
         config = self.config
         rotations = self._rope.rotations(step)
         streams = mx.repeat(x[:, None, :], config.streams, axis=1)
-        for (weights, attention, feed_forward), layer in zip(
-            self._layers, cache.layers, strict=True
-        ):
+        for (weights, attention, feed_forward), layer in zip(layers, cache.layers, strict=True):
             x, post, comb = self._enter(streams, weights.attention.hyper)
             y = attention(x, layer, step.spans[layer.ratio], rotations[layer.ratio])
             streams = ops.hyper_post(streams, y, post, comb)

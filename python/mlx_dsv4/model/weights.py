@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
@@ -9,6 +10,7 @@ from xxhash import xxh3_128
 
 from mlx_dsv4 import ops
 from mlx_dsv4.config import ModelConfig
+from mlx_dsv4.errors import FileFormatError
 from mlx_dsv4.gguf import (
     PACKED,
     GGUFFile,
@@ -187,6 +189,7 @@ def load_weights(file: GGUFFile) -> Weights:
     Raises:
         ConfigError, UnsupportedModelError: the metadata is not that of a model we run.
         TensorError: tensors are missing or wrong; names them all.
+        FileFormatError: the file was replaced or changed since it was opened.
     """
     release_of(file.metadata, file.path)
     shapes = {name: info.shape for name, info in file.tensors.items()}
@@ -202,6 +205,17 @@ def _vocabulary_digest(metadata: Mapping[str, object]) -> str:
     return digest.hexdigest()
 
 
+def _map_again(path: Path, identity: tuple[int, int, int]) -> ops.MappedFile:
+    """Map the file whose header was read, and no other that was put in its place since."""
+    try:
+        mapped = ops.MappedFile(path)
+    except RuntimeError as error:
+        raise FileFormatError(f"{path}: must stay while it is loaded; {error}") from error
+    if (*mapped.identity, mapped.n_bytes) != identity:
+        raise FileFormatError(f"{path}: must stay while it is loaded; it was replaced or changed")
+    return mapped
+
+
 class _Binder:
     """Turns the names of a checked file into the dataclasses above."""
 
@@ -209,7 +223,10 @@ class _Binder:
         self.file = file
         self.config = config
         self.specs = expected_tensors(config)
-        self.mapped = [ops.MappedFile(path) for path in file.paths]
+        self.mapped = [
+            _map_again(path, identity)
+            for path, identity in zip(file.paths, file.identities, strict=True)
+        ]
 
     def bind(self) -> Weights:
         return Weights(

@@ -68,6 +68,12 @@ class MappedFile:
         """Size of the file."""
         return self._file.size
 
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode: those of another mapping of the same file are equal."""
+        device, inode = self._file.identity
+        return device, inode
+
     def resident_bytes(self) -> int:
         """Bytes of the file that are in memory, whichever program read them; whole pages.
 
