@@ -1,5 +1,4 @@
 #include <atomic>
-#include <mutex>
 
 #include "bind.h"
 #include "ceilings_cpu.h"
@@ -41,16 +40,9 @@ int64_t multiply_adds(int64_t rounds) {
   }
   const CeilingKernels& kernels = cpu_kernels<CeilingKernels>();
   const int threads = num_threads();
-  std::mutex mutex;
-  float sum = 0;
   parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
-    const float part = kernels.multiply_adds((end - begin) * rounds, 0.5f);
-    const std::lock_guard lock(mutex);
-    sum += part;
+    kernels.multiply_adds((end - begin) * rounds, 0.5f);
   });
-  if (sum == 0) {
-    reject("multiply_adds", "the sum must not be 0; got ", sum);
-  }
   return threads * rounds * kernels.per_round;
 }
 

@@ -148,11 +148,7 @@ constexpr Codes8 spread_eight(uint32_t bits) {
 }
 template <typename Codes>
 constexpr Codes spread(uint32_t bits) {
-  if constexpr (sizeof(Codes) == 8) {
-    return spread_eight(bits);
-  } else {
-    return {simd::Bytes16{spread_eight(bits).bytes, spread_eight(bits >> 8).bytes}};
-  }
+  return {simd::Bytes16{spread_eight(bits).bytes, spread_eight(bits >> 8).bytes}};
 }
 #endif
 

@@ -303,14 +303,13 @@ inline Codes8 iq4_numbers(Codes8 bits) {
   return {iq4_values(bits.low), iq4_values(bits.high)};
 }
 #else
-template <typename Codes>
-inline Codes iq4_numbers(Codes bits) {
-  uint32_t words[sizeof(Codes) / 4];
-  std::memcpy(words, &bits, sizeof(Codes));
+inline Codes16 iq4_numbers(Codes16 bits) {
+  uint32_t words[4];
+  std::memcpy(words, &bits, sizeof(words));
   for (uint32_t& word : words) {
     word = iq4_values(word);
   }
-  return load_codes<Codes>(reinterpret_cast<const uint8_t*>(words));
+  return load_codes<Codes16>(reinterpret_cast<const uint8_t*>(words));
 }
 #endif
 

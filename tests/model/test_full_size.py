@@ -13,6 +13,7 @@ import gguf
 from mlx_dsv4 import Engine
 from mlx_dsv4.gguf import GGUFFile
 from mlx_dsv4.gguf.full_size import format_of, write_full_size
+from mlx_dsv4.memory import process_memory
 
 pytestmark = pytest.mark.full_size
 GIB = 2**30
@@ -20,10 +21,10 @@ GIB = 2**30
 
 def anonymous_bytes() -> int:
     """Memory of this process that no file backs."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    pytest.skip("this system does not tell")
+    memory = process_memory()
+    if memory is None:
+        pytest.skip("this system does not tell")
+    return memory.anonymous
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +22,12 @@ from mlx_dsv4.errors import FileFormatError
 from mlx_dsv4.gguf.blocks import n_bytes_of
 from mlx_dsv4.gguf.metadata import write_header
 from mlx_dsv4.gguf.names import check_tensors, expected_tensors
+from mlx_dsv4.gguf.preload import Progress
 from mlx_dsv4.gguf.reader import GGUFFile
 from mlx_dsv4.gguf.vocabulary import Vocabulary
 
 Dense = Literal["q8_0", "bf16"]
 DENSE_FORMATS: tuple[Dense, ...] = ("q8_0", "bf16")
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

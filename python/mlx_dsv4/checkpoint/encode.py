@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-import gguf
 from mlx_dsv4.checkpoint.shards import StoredTensor
 from mlx_dsv4.errors import TensorError
+from mlx_dsv4.gguf.blocks import quantize
 
 FP8_BLOCK = 128
 FP4_BLOCK = 32
@@ -152,7 +152,7 @@ def _pack(weight: StoredTensor, values: NDArray[np.float32], format: str) -> NDA
     else:
         # A block of tiny values gets a scale of zero, and the codes are of no account.
         with np.errstate(all="ignore"):
-            packed = gguf.quantize(values, gguf.GGMLQuantizationType.Q8_0)
+            packed = quantize(values, "q8_0")
         fits = bool(np.isfinite(packed.reshape(-1, 34)[:, :2].copy().view(np.float16)).all())
     if not fits:
         raise TensorError(

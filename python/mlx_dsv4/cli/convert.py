@@ -9,15 +9,8 @@ from types import FrameType
 from typing import Annotated, Literal, NoReturn
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+
+from mlx_dsv4.cli.progress import byte_progress
 
 
 def convert(
@@ -41,17 +34,7 @@ def convert(
     if out.exists() and not force:
         raise FileExistsError(errno.EEXIST, "exists; --force replaces it", str(out))
     signal.signal(signal.SIGTERM, _end)
-    console = Console(stderr=True)
-    progress = Progress(
-        TextColumn("converting"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+    progress = byte_progress("converting")
     task = progress.add_task("weights", total=None)
     begun = time.monotonic()
     with progress:

@@ -6,15 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from mlx_dsv4.cli.progress import byte_progress
 
 if TYPE_CHECKING:
     from mlx_dsv4.engine import Engine, Sampling, Session, Statistics
@@ -78,17 +72,7 @@ def _load(
 ) -> "Engine":
     from mlx_dsv4.engine import Engine
 
-    console = Console(stderr=True)
-    progress = Progress(
-        TextColumn("reading weights"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not (preload and console.is_terminal),
-    )
+    progress = byte_progress("reading weights", shown=preload)
     task = progress.add_task("preload", total=None)
     with progress:
         return Engine.load(

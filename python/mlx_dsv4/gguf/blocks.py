@@ -98,18 +98,27 @@ def dequantize(raw: NDArray[np.uint8], format: str, shape: Sequence[int]) -> NDA
     return np.array(values, dtype=np.float32).reshape(tuple(shape))
 
 
-def quantize(values: NDArray[np.floating[Any]], format: str) -> NDArray[np.uint8]:
-    """Weights as raw blocks.
+def quantize(array: NDArray[Any], format: str) -> NDArray[np.uint8]:
+    """Store an array in a block format.
 
     Args:
-        values: ``[..., K]``, taken as float32; K is a whole number of blocks.
-        format: One of :data:`WRITABLE`.
+        array: ``[..., K]``, taken as float32, or as int32 for ``i32``; K is a whole number of
+            blocks.
+        format: One of :data:`WRITABLE`, or ``i32``.
 
     Returns:
         ``[..., row_bytes]`` uint8.
 
+    Raises:
+        UnsupportedModelError: another format.
+
     Source: ``gguf.quants`` of the ``gguf`` package.
     """
-    rows = values.reshape(-1, values.shape[-1]).astype(np.float32)
-    blocks = np.ascontiguousarray(gguf.quants.quantize(rows, _KINDS[format]))
-    return blocks.view(np.uint8).reshape(*values.shape[:-1], -1)
+    if format == "i32":
+        return np.ascontiguousarray(array, dtype=np.int32).view(np.uint8)
+    if format not in WRITABLE:
+        raise UnsupportedModelError(
+            f"a tensor can be written as {', '.join(WRITABLE)} or i32; got {format!r}"
+        )
+    values = np.ascontiguousarray(array, dtype=np.float32)
+    return np.ascontiguousarray(gguf.quantize(values, _KINDS[format])).view(np.uint8)

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 import gguf
 from mlx_dsv4.config import ARCHITECTURES, ModelConfig
-from mlx_dsv4.errors import UnsupportedModelError
-from mlx_dsv4.gguf.blocks import WRITABLE, block_shape
+from mlx_dsv4.gguf.blocks import block_shape, quantize
 from mlx_dsv4.gguf.metadata import add_config, add_vocabulary
 from mlx_dsv4.gguf.names import TensorSpec, expected_tensors
 from mlx_dsv4.gguf.vocabulary import Vocabulary
@@ -149,32 +148,6 @@ def _expert_table(
     table = ranks[:, : shape[1]].astype(np.int32)
     table[TWICE_TOKEN, -1] = table[TWICE_TOKEN, 0]
     return table
-
-
-def quantize(array: NDArray[Any], format: str) -> NDArray[np.uint8]:
-    """Store an array in a block format.
-
-    Args:
-        array: float32, or int32 for ``i32``. Outer dimension first.
-        format: One of :data:`WRITABLE`, or ``i32``.
-
-    Returns:
-        ``[..., row bytes]`` uint8.
-
-    Raises:
-        UnsupportedModelError: another format.
-
-    Source: ``gguf.quants`` of the ``gguf`` package.
-    """
-    if format == "i32":
-        return np.ascontiguousarray(array, dtype=np.int32).view(np.uint8)
-    if format not in WRITABLE:
-        raise UnsupportedModelError(
-            f"a tensor can be written as {', '.join(WRITABLE)} or i32; got {format!r}"
-        )
-    values = np.ascontiguousarray(array, dtype=np.float32)
-    packed = gguf.quantize(values, gguf.GGMLQuantizationType[format.upper()])
-    return np.ascontiguousarray(packed).view(np.uint8)
 
 
 def write_model(
