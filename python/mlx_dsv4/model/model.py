@@ -1,6 +1,7 @@
 """The forward pass: tokens and a cache in, hidden state and logits out."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from os import PathLike
 from typing import Literal
@@ -13,7 +14,6 @@ from mlx_dsv4.cache import (
     CachePlan,
     Fingerprint,
     SavedCache,
-    Step,
     load_cache,
     plan_cache,
 )
@@ -21,6 +21,7 @@ from mlx_dsv4.cache.fingerprint import differences
 from mlx_dsv4.config import ModelConfig
 from mlx_dsv4.errors import CacheStateError, ClosedError, PromptError, UnsupportedModelError
 from mlx_dsv4.model.attention import ROUND_TRIPS, Attention
+from mlx_dsv4.model.batch import Batch
 from mlx_dsv4.model.feed_forward import FeedForward
 from mlx_dsv4.model.limits import unmet_limits
 from mlx_dsv4.model.rope import Rope
@@ -159,13 +160,41 @@ class Model:
             CacheStateError: the cache is poisoned, too small or another model's; nothing has
                 changed.
         """
-        ids = mx.array(self.check_tokens(tokens), mx.int32)
-        self._check_cache(cache)
+        return self.advance([(tokens, cache)])[0]
+
+    def advance(self, calls: Sequence[tuple[Sequence[int], Cache]]) -> list[mx.array]:
+        """Append tokens to several caches at once, each at its own cursor.
+
+        Each cache and state is, to the bit, what :meth:`prefill` alone would have made; weights are
+        read once for all of them.
+
+        Args:
+            calls: (tokens, cache), each cache once; as in :meth:`prefill`. Rows of one dtype.
+
+        Returns:
+            Hidden states ``[T, streams, hidden]`` float32 in the order of the calls, evaluated.
+
+        Raises:
+            PromptError, ClosedError, CacheStateError: as :meth:`prefill`; nothing has changed.
+        """
+        ids = [self.check_tokens(tokens) for tokens, _ in calls]
+        caches = [cache for _, cache in calls]
+        self._check_batch(caches)
         weights, layers = self._open()
-        with mx.stream(self.device), cache.step(ids.size) as step:
-            state = self._forward(layers, ids, weights.embedding.rows(ids), cache, step)
-            mx.eval(state, cache.handles())
-        return state
+        # Before the first of them begins, so that one that cannot leaves the others as they are.
+        for tokens, cache in zip(ids, caches, strict=True):
+            cache.plan_step(len(tokens))
+        buffers = [cache.layers for cache in caches]
+        joined = mx.array([token for tokens in ids for token in tokens], mx.int32)
+        with mx.stream(self.device), ExitStack() as stack:
+            steps = [
+                stack.enter_context(cache.step(len(tokens)))
+                for tokens, cache in zip(ids, caches, strict=True)
+            ]
+            batch = Batch(self._rope, steps, buffers)
+            state = self._forward(layers, joined, weights.embedding.rows(joined), batch)
+            mx.eval(state, [cache.handles() for cache in caches])
+            return [state[tokens] for tokens in batch.tokens]
 
     def step(self, token: int | mx.array, cache: Cache) -> mx.array:
         """Append one token without waiting for the result.
@@ -183,13 +212,13 @@ class Model:
             PromptError, CacheStateError: as :meth:`prefill`.
             ValueError: a ``[1]`` int32 array that is known holds an id outside the vocabulary.
         """
-        self._check_cache(cache)
+        self._check_batch([cache])
         weights, layers = self._open()
         with mx.stream(self.device):
             ids = self._token(token)
             x = weights.embedding.rows(ids)
             with cache.step(1) as step:
-                state = self._forward(layers, ids, x, cache, step)
+                state = self._forward(layers, ids, x, Batch(self._rope, [step], [cache.layers]))
                 mx.async_eval(state, cache.handles())
         return state
 
@@ -230,12 +259,20 @@ class Model:
             raise PromptError("at least one token is needed; got none")
         return ids
 
-    def _check_cache(self, cache: Cache) -> None:
+    def _check_batch(self, caches: Sequence[Cache]) -> None:
         """Refuse rows of another model: attending to them would give an answer of neither."""
-        mine = self.fingerprint(row_dtype=cache.plan.row_dtype)
-        if cache.fingerprint != mine:
-            wrong = "; ".join(differences(mine.fields(), cache.fingerprint.fields()))
-            raise CacheStateError(f"the cache must be of this model: {wrong}")
+        for cache in caches:
+            mine = self.fingerprint(row_dtype=cache.plan.row_dtype)
+            if cache.fingerprint != mine:
+                wrong = "; ".join(differences(mine.fields(), cache.fingerprint.fields()))
+                raise CacheStateError(f"the cache must be of this model: {wrong}")
+        if len({id(cache) for cache in caches}) < len(caches):
+            raise CacheStateError("a call must have each cache once; got one twice")
+        dtypes = sorted({cache.plan.row_dtype for cache in caches})
+        if len(dtypes) != 1:
+            raise CacheStateError(
+                f"a call needs caches, of one row dtype; got {' and '.join(dtypes) or 'none'}"
+            )
 
     def _token(self, token: int | mx.array) -> mx.array:
         """One id as ``[1]`` int32."""
@@ -249,16 +286,13 @@ class Model:
         ids = token if token.dtype == mx.int32 else token.astype(mx.int32)
         return ids if ids.ndim == 1 else ids.reshape(1)
 
-    def _forward(
-        self, layers: Layers, tokens: mx.array, x: mx.array, cache: Cache, step: Step
-    ) -> mx.array:
+    def _forward(self, layers: Layers, tokens: mx.array, x: mx.array, batch: Batch) -> mx.array:
         """Streams after the last layer; ``x`` ``[T, hidden]`` are the embedded tokens."""
         config = self.config
-        rotations = self._rope.rotations(step)
         streams = mx.repeat(x[:, None, :], config.streams, axis=1)
-        for (weights, attention, feed_forward), layer in zip(layers, cache.layers, strict=True):
+        for index, (weights, attention, feed_forward) in enumerate(layers):
             x, post, comb = self._enter(streams, weights.attention.hyper)
-            y = attention(x, layer, step.spans[layer.ratio], rotations[layer.ratio])
+            y = attention(x, batch.parts(index), batch.rotations[config.ratios[index]])
             streams = ops.hyper_post(streams, y, post, comb)
             x, post, comb = self._enter(streams, weights.feed_forward.hyper)
             streams = ops.hyper_post(streams, feed_forward(x, tokens), post, comb)

@@ -1,6 +1,6 @@
-"""Rotation tables of a step: cosine and sine of every rotated pair, for every layer kind."""
+"""Rotation tables of steps: cosine and sine of every rotated pair, for every layer kind."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import mlx.core as mx
 import numpy as np
@@ -8,18 +8,6 @@ from numpy.typing import NDArray
 
 from mlx_dsv4.cache import Step
 from mlx_dsv4.config import ModelConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Rotations:
-    """The tables of one step in layers of one ratio.
-
-    tokens: ``[T, R/2, 2]`` float32, at the step's positions.
-    rows: ``[n closed, R/2, 2]``, at the first position of each span the step closes.
-    """
-
-    tokens: mx.array
-    rows: mx.array
 
 
 class Rope:
@@ -37,16 +25,22 @@ class Rope:
         plain = _frequencies(config.rope_dim, config.rope_base)
         self._plain: NDArray[np.float32] = plain.astype(np.float32)
 
-    def rotations(self, step: Step) -> dict[int, Rotations]:
-        """The tables of every ratio that occurs in the step."""
-        positions = np.arange(step.start, step.start + step.n_tokens)
-        tables: dict[int, Rotations] = {}
+    def of_tokens(self, steps: Sequence[Step]) -> dict[int, mx.array]:
+        """``[T, R/2, 2]`` float32 by ratio, at the positions of the steps' tokens in a row."""
+        positions = np.concatenate([np.arange(s.start, s.start + s.n_tokens) for s in steps])
+        return {ratio: _table(positions, self._frequencies(ratio)) for ratio in steps[0].spans}
+
+    def of_closed_rows(self, step: Step) -> dict[int, mx.array]:
+        """``[n closed, R/2, 2]`` float32 by ratio, at the first position of each span it closes."""
+        tables: dict[int, mx.array] = {}
         for ratio, span in step.spans.items():
             first, count = span.compressed_start, span.compressed_count
             rows = np.arange(first, first + count) * ratio
-            frequencies = self._yarn if ratio else self._plain
-            tables[ratio] = Rotations(_table(positions, frequencies), _table(rows, frequencies))
+            tables[ratio] = _table(rows, self._frequencies(ratio))
         return tables
+
+    def _frequencies(self, ratio: int) -> NDArray[np.float32]:
+        return self._yarn if ratio else self._plain
 
 
 def _frequencies(rope_dim: int, base: float) -> NDArray[np.float64]:
