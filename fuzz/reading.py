@@ -20,10 +20,9 @@ import typer
 
 from fuzz.corpus import corpus
 from fuzz.mutations import make_input
-from mlx_dsv4 import Engine
+from mlx_dsv4 import Engine, Params
 from mlx_dsv4.cli.inspect import inspect
 from mlx_dsv4.config import ModelConfig
-from mlx_dsv4.engine import Sampling
 from mlx_dsv4.errors import Dsv4Error
 from mlx_dsv4.gguf import GGUFFile, check_tensors
 from mlx_dsv4.model import Numerics
@@ -36,7 +35,7 @@ MOST_CPU_S, MOST_S = 5, 60
 MOST_BYTES, MOST_BYTES_PER_BYTE = 32 << 20, 64
 
 _TEXT = "def f(x): return '模型' + 1234567  # naïve\n"
-_GREEDY = Sampling(temperature=0.0)
+_GREEDY = Params(max_tokens=3, temperature=0.0)
 
 
 def read_everything(path: Path) -> list[str]:
@@ -90,11 +89,9 @@ def _run_plain(path: Path) -> None:
 
 
 def _run(path: Path, numerics: Numerics = "official") -> None:
-    engine = Engine.load(path, numerics=numerics, device="cpu")
-    session = engine.session(context=min(16, engine.config.context))
-    prompt = [token % engine.config.vocab for token in (*range(0, 300, 37), 7)]
-    for _ in session.generate(prompt, max_tokens=3, sampling=_GREEDY):
-        pass
+    with Engine.load(path, context=16, numerics=numerics, device="cpu", warm_up=False) as engine:
+        prompt = [token % engine.config.vocab for token in (*range(0, 300, 37), 7)]
+        engine.generate(prompt, _GREEDY)
 
 
 @contextlib.contextmanager

@@ -40,4 +40,4 @@ def test_the_example_prints_text_and_statistics(folder: Path) -> None:
     command = [sys.executable, str(ROOT / "examples/generate.py"), "model.gguf", "def f(x):"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "Statistics(prompt_tokens=" in done.stdout
+    assert "length, Usage(prompt_tokens=" in done.stdout

@@ -7,18 +7,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mlx_dsv4.engine import Engine, Generation, Sampling, Session
+    from mlx_dsv4.engine import Engine, Params, Result, Session, Stream
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Engine": "mlx_dsv4.engine",
-    "Generation": "mlx_dsv4.engine",
-    "Sampling": "mlx_dsv4.engine",
+    "Params": "mlx_dsv4.engine",
+    "Result": "mlx_dsv4.engine",
     "Session": "mlx_dsv4.engine",
+    "Stream": "mlx_dsv4.engine",
 }
 
-__all__ = ["Engine", "Generation", "Sampling", "Session", "__version__"]
+__all__ = ["Engine", "Params", "Result", "Session", "Stream", "__version__"]
 
 
 if not TYPE_CHECKING:

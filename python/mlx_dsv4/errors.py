@@ -55,6 +55,18 @@ class PromptError(Dsv4Error, ValueError):
     """A prompt is empty, longer than the context, or holds an id outside the vocabulary."""
 
 
+class ParamsError(Dsv4Error, ValueError):
+    """What a generation was asked for is out of its range, or leaves no token to draw."""
+
+
+class ChatError(Dsv4Error, ValueError):
+    """Messages or tools that the chat encoding cannot render; says where."""
+
+
+class SlotError(Dsv4Error, RuntimeError):
+    """A session or request cannot get a slot: all are held, or too many requests are waiting."""
+
+
 class PlanError(Dsv4Error, ValueError):
     """No cache can be planned for these numbers."""
 

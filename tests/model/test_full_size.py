@@ -47,7 +47,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def engine(path: Path) -> Engine:
     with reported("load"):
-        return Engine.load(path)
+        return Engine.load(path, warm_up=False)
 
 
 def test_the_file_is_as_large_as_the_real_one(path: Path) -> None:

@@ -1,45 +1,54 @@
 """A loaded model with its tokenizer: what servers and the command line hold."""
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from os import PathLike
+from weakref import finalize
+
+import mlx.core as mx
 
 from mlx_dsv4 import ops
+from mlx_dsv4.cache import CacheStore
 from mlx_dsv4.config import ModelConfig
+from mlx_dsv4.engine.events import Result
+from mlx_dsv4.engine.load_info import (
+    LoadInfo,
+    Serving,
+    SlotStatus,
+    Status,
+    effective_release,
+    serving_context,
+)
+from mlx_dsv4.engine.output import Output
+from mlx_dsv4.engine.params import Params
+from mlx_dsv4.engine.requests import Requests
+from mlx_dsv4.engine.run import Request
+from mlx_dsv4.engine.sampling import Sampler
+from mlx_dsv4.engine.scheduler import Scheduler
 from mlx_dsv4.engine.session import Session
-from mlx_dsv4.errors import PlanError, TokenizerError
-from mlx_dsv4.gguf import GGUFFile, ModelCard, model_card
-from mlx_dsv4.gguf.preload import Progress
+from mlx_dsv4.engine.slot import Slot
+from mlx_dsv4.engine.slots import Slots
+from mlx_dsv4.engine.stream import Mailbox, Stream
+from mlx_dsv4.engine.turns import Turns
+from mlx_dsv4.errors import ParamsError, PlanError, PromptError, TokenizerError
+from mlx_dsv4.gguf import GGUFFile, model_card
+from mlx_dsv4.gguf.preload import Progress as PreloadProgress
 from mlx_dsv4.gguf.preload import preload as read_ahead
+from mlx_dsv4.gguf.release import Release
 from mlx_dsv4.model import Model, Numerics, WeightMemory, load_weights
-from mlx_dsv4.text import Tokenizer
+from mlx_dsv4.text import ChatEncoding, Tokenizer
+from mlx_dsv4.text.chat import END_THINK
+
+WARM_UP_TOKENS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class LoadInfo:
-    """What was loaded, and how.
+class Engine(Requests):
+    """One model file, ready to serve. There is no global state: several can coexist.
 
-    Args:
-        card: The file: name, architecture, release, config, block formats, cache bytes.
-        numerics: "official" or "plain".
-        device: Where the kernels run: "cpu" or "gpu".
-        memory: Where the weights were when loading had ended; :meth:`Engine.memory` says where
-            they are now.
-        seconds: From opening the file to being ready.
-    """
-
-    card: ModelCard
-    numerics: Numerics
-    device: str
-    memory: WeightMemory
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """One model file, ready to serve sessions. There is no global state: several can coexist.
-
-    Used in a ``with`` statement it closes itself.
+    Its own ``generate``, ``stream``, ``chat`` and ``stream_chat`` take any free slot, the one that
+    has most of the prompt; a :meth:`session` has one for itself. All of them may be called from
+    any thread. Used in a ``with`` statement it closes itself.
 
     Attributes:
         info: What was loaded.
@@ -47,37 +56,95 @@ class Engine:
         tokenizer: Built from its vocabulary.
     """
 
-    info: LoadInfo
-    model: Model = field(repr=False)
-    tokenizer: Tokenizer = field(repr=False)
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        info: LoadInfo,
+        *,
+        serving: Serving,
+        store: CacheStore | None,
+        chat_encoding: ChatEncoding,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.info = info
+        self._chat_encoding = chat_encoding
+        self._turns = Turns(tokenizer.find(END_THINK), tokenizer.eos_id)
+        self._n_requests = 0
+        self._slots = Slots(
+            [
+                Slot(
+                    index,
+                    model,
+                    context=info.context,
+                    row_dtype=serving.row_dtype,
+                    anchor_bytes=serving.anchor_bytes,
+                )
+                for index in range(info.slots)
+            ],
+            store,
+        )
+        self._scheduler = Scheduler(
+            model,
+            self._slots,
+            weight_bytes=info.card.file_backed_bytes,
+            chunk=serving.chunk,
+            slice_tokens=serving.slice_tokens,
+            decode_quantum=serving.decode_quantum,
+            max_waiting=serving.max_waiting,
+        )
+        self._closed = finalize(self, _close, self._scheduler, model)
 
     @classmethod
     def load(
         cls,
         path: str | PathLike[str],
         *,
+        context: int | None = None,
+        slots: int = 4,
         numerics: Numerics = "official",
         device: ops.DeviceChoice = "auto",
+        release: Release | None = None,
+        store: str | PathLike[str] | CacheStore | None = None,
         preload: bool = False,
-        on_preload: Progress | None = None,
+        on_preload: PreloadProgress | None = None,
+        warm_up: bool = True,
+        serving: Serving | None = None,
     ) -> "Engine":
-        """Map a GGUF file, check it, and bind its weights without reading them.
+        """Map a GGUF file, check it, bind its weights and make it ready.
 
         Args:
             path: Of the file.
+            context: Most tokens of a session, prompt and answer. None takes the environment
+                variable ``MLX_DSV4_CONTEXT``, else the model's own. Caches grow as they are used.
+            slots: Sessions that can be open, or requests that can run, at once.
             numerics: "official" or "plain"; see :class:`mlx_dsv4.model.Model`.
             device: "auto" runs on the GPU where this build has kernels for it.
+            release: "preview" or "0731", which the chat encoding depends on; None: as the file
+                says, else 0731.
+            store: Folder of saved caches, or a store: what slots hold is kept there when they are
+                needed for something else and when nothing runs, and found again, by this process
+                or another one.
             preload: Read the whole file once, so that the first tokens do not wait for the disk.
             on_preload: Called with (bytes read, bytes in all) while the file is preloaded.
+            warm_up: Read 64 tokens before it returns, so that the first request does not wait for
+                pages and kernels.
+            serving: How sessions share the model.
 
         Raises:
             DeviceError: "gpu" was asked for and is not there; the file has not been opened.
             FileNotFoundError: there is no such file.
             FileFormatError, UnsupportedModelError, ConfigError, TensorError, TokenizerError:
                 the file cannot be run; the message names the thing, and nothing is kept.
+            PlanError: ``context`` or ``slots`` is out of its range.
+            OSError: the folder of the store cannot be made.
         """
         start = time.perf_counter()
         kernel_device = ops.kernel_device(device)
+        serving = serving or Serving()
+        if not isinstance(slots, int) or slots < 1:
+            raise PlanError(f"slots must be an integer >= 1; got {slots!r}")
         with GGUFFile(path) as file:
             weights = load_weights(file)
             tokenizer = Tokenizer.from_metadata(file.metadata)
@@ -87,13 +154,35 @@ class Engine:
                 f"the vocabulary must fit the {weights.config.vocab} rows of token_embd.weight; "
                 f"got {tokenizer.vocab_size} tokens"
             )
+        context = serving_context(context, weights.config)
+        if store is not None and not isinstance(store, CacheStore):
+            store = CacheStore(store, serving.store_bytes)
         model = Model(weights, numerics=numerics, device=kernel_device)
         if preload:
             read_ahead(paths, on_preload)
-        memory = weights.memory()
-        seconds = time.perf_counter() - start
-        info = LoadInfo(card, numerics, kernel_device.type.name, memory, seconds)
-        return cls(info, model, tokenizer)
+        warmed = _warm_up(model, context, serving.row_dtype) if warm_up else None
+        for_release = effective_release(release, card)
+        info = LoadInfo(
+            card=card,
+            numerics=numerics,
+            device=kernel_device.type.name,
+            context=context,
+            slots=slots,
+            tokenizer=f"of the file, {tokenizer.vocab_size} tokens",
+            bos_id=tokenizer.bos_id,
+            eos_id=tokenizer.eos_id,
+            chat_encoding=f"deepseek-recipe {version('deepseek-recipe')}, {for_release}",
+            warm_up_seconds=warmed,
+            memory=weights.memory(),
+            seconds=time.perf_counter() - start,
+        )
+        encoding = ChatEncoding(tokenizer, for_release)
+        return cls(model, tokenizer, info, serving=serving, store=store, chat_encoding=encoding)
+
+    @property
+    def config(self) -> ModelConfig:
+        """Numbers of the model."""
+        return self.model.config
 
     def memory(self) -> WeightMemory:
         """Where the weights are now.
@@ -103,9 +192,30 @@ class Engine:
         """
         return self.model.memory()
 
+    def status(self) -> Status:
+        """Its slots, and who runs and waits.
+
+        Raises:
+            ClosedError: the engine has been closed.
+        """
+        return self._scheduler.call(self._status)
+
+    def session(self) -> Session:
+        """An empty session, with a slot of its own until it is closed.
+
+        Raises:
+            SlotError: every slot is held by a session or busy.
+            ClosedError: the engine has been closed.
+        """
+        slot = self._scheduler.call(self._slots.hold)
+        return Session(self, slot, self._scheduler)
+
     def close(self) -> None:
-        """Let go of the file. Sessions of this engine raise ClosedError when they are used."""
-        self.model.close()
+        """End what runs, keep what the slots hold if there is a store, and let go of the file.
+
+        Readers of running generations get ClosedError, and so does whoever uses it afterwards.
+        """
+        self._closed()
 
     def __enter__(self) -> "Engine":
         return self
@@ -113,23 +223,100 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def config(self) -> ModelConfig:
-        """Numbers of the model."""
-        return self.model.config
+    def __repr__(self) -> str:
+        return f"Engine({str(self.info.card.path)!r})"
 
-    def session(self, *, context: int, row_dtype: str = "bfloat16") -> Session:
-        """An empty session.
-
-        Args:
-            context: Tokens its cache can hold, 1 to the model's context.
-            row_dtype: "bfloat16", or "float32" for comparison with float32 oracles.
+    def submit(
+        self,
+        prompt: Sequence[int],
+        params: Params,
+        output: Output,
+        *,
+        anchors: Sequence[int] = (),
+        on_done: Callable[[Result], None] | None = None,
+        slot: Slot | None = None,
+    ) -> Stream:
+        """Let a prompt of token ids wait for its slot; sessions and the engine itself use this.
 
         Raises:
-            PlanError: the context is out of range.
-            AllocationError: the cache does not fit in memory.
+            PromptError, ParamsError, SlotError, ClosedError: as :meth:`stream`.
         """
-        if not 1 <= context <= self.config.context:
-            raise PlanError(f"context must be in 1..{self.config.context} tokens; got {context}")
-        cache = self.model.make_cache(context, row_dtype=row_dtype)
-        return Session(self.model, self.tokenizer, cache)
+        tokens = self.model.check_tokens(prompt)
+        context, vocab = self.info.context, self.config.vocab
+        if len(tokens) > context:
+            raise PromptError(
+                f"the prompt must fit the context of {context} tokens; got {len(tokens)}"
+            )
+        for token in params.stop_ids:
+            if token >= vocab:
+                raise ParamsError(f"stop_ids must be in 0..{vocab - 1}; got {token}")
+        mailbox = Mailbox()
+        self._n_requests += 1
+        self._scheduler.submit(
+            Request(
+                number=self._n_requests,
+                prompt=tokens,
+                params=params,
+                output=output,
+                mailbox=mailbox,
+                stop_ids=self.tokenizer.stop_ids | frozenset(params.stop_ids),
+                limit=decode_limit(params.max_tokens, context=context, prompt_tokens=len(tokens)),
+                sampler=Sampler(params, vocab),
+                anchors=anchors,
+                slot=slot,
+                on_done=on_done,
+            )
+        )
+        return Stream(mailbox)
+
+    def chat_parts(self) -> tuple[ChatEncoding, Turns]:
+        """What renders messages, and the answers that were sampled."""
+        return self._chat_encoding, self._turns
+
+    _chat_parts = chat_parts
+
+    def _submit(
+        self,
+        prompt: Sequence[int],
+        params: Params,
+        output: Output,
+        *,
+        anchors: Sequence[int] = (),
+        on_done: Callable[[Result], None] | None = None,
+    ) -> Stream:
+        return self.submit(prompt, params, output, anchors=anchors, on_done=on_done)
+
+    def _status(self) -> Status:
+        slots = tuple(
+            SlotStatus(
+                tokens=len(slot.ledger),
+                capacity_tokens=slot.capacity_tokens,
+                n_bytes=slot.held_bytes(),
+                anchors=tuple(slot.held().anchors),
+                held_by_session=slot.held_by_session,
+                busy=slot.busy,
+            )
+            for slot in self._slots
+        )
+        return Status(slots, *self._scheduler.counts(), mx.get_cache_memory())
+
+
+def decode_limit(max_tokens: int | None, *, context: int, prompt_tokens: int) -> int:
+    """How many tokens may be generated: the last sampled one needs no row in the cache."""
+    room = context - prompt_tokens + 1
+    return room if max_tokens is None else min(max(max_tokens, 1), room)
+
+
+def _warm_up(model: Model, context: int, row_dtype: str) -> float:
+    """Read some tokens and compute their logits, in a cache of its own; seconds."""
+    start = time.perf_counter()
+    n_tokens = min(WARM_UP_TOKENS, context)
+    cache = model.make_cache(n_tokens, row_dtype=row_dtype)
+    state = model.prefill([i % model.config.vocab for i in range(n_tokens)], cache)
+    mx.eval(model.logits(model.last_token_state(state)))
+    return time.perf_counter() - start
+
+
+def _close(scheduler: Scheduler, model: Model) -> None:
+    scheduler.close()
+    model.close()

@@ -1,93 +1,158 @@
 """Choosing the next token from logits."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlx_dsv4.errors import LogitsError
+from mlx_dsv4.engine.params import Params
+from mlx_dsv4.errors import LogitsError, ParamsError
 
 GREEDY_BELOW = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
-    """How the next token is drawn; the steps apply in the order of the fields' numbers.
+class TokenLogprob:
+    """How likely a generated token was, by the model's own logits.
 
-    Args:
-        temperature: (4) Divides the logits before the draw; below 1e-5 the largest logit wins,
-            the lowest id on ties.
-        top_k: (1) Keep the k most likely tokens; 0 keeps all.
-        top_p: (2) Keep the most likely tokens up to and including the one at which their
-            probabilities reach ``top_p``.
-        min_p: (3) Keep tokens at least ``min_p`` times as likely as the most likely one.
-        seed: Of the draws; None takes fresh entropy.
-
-    Raises:
-        ValueError: a number is out of its range.
+    Attributes:
+        token: Its id.
+        logprob: Natural logarithm of its probability.
+        top: (id, logprob) of the likeliest tokens, as many as were asked for.
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        rules = (
-            ("temperature", self.temperature, self.temperature >= 0, ">= 0"),
-            ("top_k", self.top_k, self.top_k >= 0, ">= 0"),
-            ("top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1"),
-            ("min_p", self.min_p, 0 <= self.min_p <= 1, "in 0..1"),
-            ("seed", self.seed, self.seed is None or self.seed >= 0, ">= 0"),
-        )
-        for name, value, holds, rule in rules:
-            if not holds:
-                raise ValueError(f"{name} must be {rule}; got {value}")
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 class Sampler:
-    """Draws tokens for one generation; the same seed and logits give the same tokens."""
+    """Draws tokens for one generation; the same seed and logits give the same tokens.
 
-    def __init__(self, sampling: Sampling) -> None:
-        self.sampling = sampling
-        self._random = np.random.default_rng(sampling.seed)
+    Args:
+        params: How.
+        vocab: Logits per token.
+
+    Attributes:
+        tokens: Drawn so far.
+        logprobs: Of each, if they were asked for.
+
+    Raises:
+        ParamsError: ``logit_bias`` names a token outside the vocabulary.
+    """
+
+    def __init__(self, params: Params, vocab: int) -> None:
+        outside = [token for token in params.logit_bias if token >= vocab]
+        if outside:
+            raise ParamsError(f"logit_bias must be of ids in 0..{vocab - 1}; got {outside[0]}")
+        self.params = params
+        self.tokens: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
+        self._counts: Counter[int] = Counter()
+        self._random = np.random.default_rng(params.seed)
 
     def draw(self, logits: NDArray[np.float32]) -> int:
         """The next token id.
 
         Args:
-            logits: ``[vocab]`` float32.
+            logits: ``[vocab]`` float32; left as they are.
 
         Raises:
             LogitsError: a logit is NaN.
+            ParamsError: ``allowed_tokens`` returned something else than ``[vocab]`` bool, or
+                allowed none.
         """
         if np.isnan(logits).any():
             raise LogitsError(
                 f"logits must be numbers; got {np.isnan(logits).sum()} NaN of {logits.size}: the "
                 "weights of the file may be damaged"
             )
-        sampling = self.sampling
-        if sampling.temperature < GREEDY_BELOW:
+        token = self._draw(self._adjusted(logits))
+        if self.params.logprobs is not None:
+            self.logprobs.append(token_logprob(logits, token, self.params.logprobs))
+        self.tokens.append(token)
+        self._counts[token] += 1
+        return token
+
+    def _draw(self, logits: NDArray[np.float32]) -> int:
+        params = self.params
+        if params.temperature < GREEDY_BELOW:
             return int(np.argmax(logits))
-        ids = _keep_likely(logits, sampling)
+        ids = _keep_likely(logits, params)
         kept = logits[ids].astype(np.float64)
-        cumulative = np.cumsum(np.exp((kept - kept.max()) / sampling.temperature))
+        weights = np.exp((kept - kept.max()) / params.temperature)
+        cumulative = np.cumsum(weights)
         drawn = np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right")
-        return int(ids[min(int(drawn), len(ids) - 1)])
+        # Rounding may reach the end, where tokens without any probability may be.
+        return int(ids[min(int(drawn), int(np.flatnonzero(weights)[-1]))])
+
+    def _adjusted(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Logits after bias, mask and penalties; the same array where there are none."""
+        params = self.params
+        allowed = self._allowed(logits.size)
+        penalised = self._counts and (
+            params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty
+        )
+        if not params.logit_bias and allowed is None and not penalised:
+            return logits
+        logits = logits.copy()
+        for token, bias in params.logit_bias.items():
+            logits[token] += bias
+        if allowed is not None:
+            logits[~allowed] = -np.inf
+        if penalised:
+            self._penalise(logits)
+        if np.isneginf(logits).all():
+            raise ParamsError("logit_bias and allowed_tokens must leave a token; none is left")
+        return logits
+
+    def _penalise(self, logits: NDArray[np.float32]) -> None:
+        params = self.params
+        ids = np.fromiter(self._counts, np.intp, len(self._counts))
+        counts = np.fromiter(self._counts.values(), np.float32, len(ids))
+        repeated = logits[ids]
+        scale = np.where(
+            repeated > 0, 1 / params.repetition_penalty, params.repetition_penalty
+        ).astype(np.float32)
+        taken = counts * params.frequency_penalty + params.presence_penalty
+        logits[ids] = repeated * scale - taken.astype(np.float32)
+
+    def _allowed(self, vocab: int) -> NDArray[np.bool_] | None:
+        hook = self.params.allowed_tokens
+        mask = None if hook is None else hook(tuple(self.tokens))
+        if mask is None:
+            return None
+        allowed = np.asarray(mask)
+        if allowed.dtype != np.bool_ or allowed.shape != (vocab,):
+            raise ParamsError(
+                f"allowed_tokens must return [{vocab}] bool; "
+                f"got {list(allowed.shape)} {allowed.dtype}"
+            )
+        return allowed
 
 
-def _keep_likely(logits: NDArray[np.float32], sampling: Sampling) -> NDArray[np.intp]:
+def token_logprob(logits: NDArray[np.float32], token: int, n_top: int) -> TokenLogprob:
+    """The log probability of a token, and of the ``n_top`` likeliest; of equals the lower ids."""
+    values = logits.astype(np.float64)
+    values -= values.max()
+    values -= np.log(np.exp(values).sum())
+    top = _top_k(logits, n_top) if n_top else np.empty(0, np.intp)
+    best = sorted(top.tolist(), key=lambda i: (-values[i], i))
+    return TokenLogprob(token, float(values[token]), tuple((i, float(values[i])) for i in best))
+
+
+def _keep_likely(logits: NDArray[np.float32], params: Params) -> NDArray[np.intp]:
     """Ids that top-k, top-p and min-p leave; of equal logits the lower ids stay longer."""
-    ids = _top_k(logits, sampling.top_k) if sampling.top_k else np.arange(logits.size)
-    if sampling.top_p < 1:
+    ids = _top_k(logits, params.top_k) if params.top_k else np.arange(logits.size)
+    if params.top_p < 1:
         ids = ids[np.argsort(-logits[ids], kind="stable")]
         probabilities = _softmax(logits[ids])
         before = np.cumsum(probabilities) - probabilities
-        ids = ids[: max(int(np.count_nonzero(before < sampling.top_p)), 1)]
-    if sampling.min_p > 0:
+        ids = ids[: max(int(np.count_nonzero(before < params.top_p)), 1)]
+    if params.min_p > 0:
         probabilities = _softmax(logits[ids])
-        ids = ids[probabilities >= sampling.min_p * probabilities.max()]
+        ids = ids[probabilities >= params.min_p * probabilities.max()]
     return ids
 
 

@@ -1,203 +1,123 @@
-"""One token timeline: prompt in, text out."""
+"""One conversation with a slot of its own."""
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from threading import Lock
-from typing import Literal
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+from weakref import finalize
 
-import mlx.core as mx
-import numpy as np
-from numpy.typing import NDArray
+from mlx_dsv4.engine.events import Result
+from mlx_dsv4.engine.output import Output
+from mlx_dsv4.engine.params import Params
+from mlx_dsv4.engine.requests import Requests
+from mlx_dsv4.engine.scheduler import Scheduler
+from mlx_dsv4.engine.slot import Slot
+from mlx_dsv4.engine.stream import Stream
+from mlx_dsv4.engine.turns import Turns
+from mlx_dsv4.errors import ClosedError
+from mlx_dsv4.text import ChatEncoding
 
-from mlx_dsv4.cache import Cache
-from mlx_dsv4.engine.sampling import Sampler, Sampling
-from mlx_dsv4.errors import CacheStateError, ClosedError, PromptError
-from mlx_dsv4.model import Model
-from mlx_dsv4.text import Tokenizer
-
-PREFILL_CHUNK_TOKENS = 512
-
-FinishReason = Literal["stop", "length", "cancelled"]
-Progress = Callable[[int, int], None]
+if TYPE_CHECKING:
+    from mlx_dsv4.engine.engine import Engine
 
 
-@dataclass(slots=True)
-class Statistics:
-    """Counts and times of one generation.
+class Session(Requests):
+    """A slot for one conversation alone: what it has read stays until it reads something else.
 
-    ``decode_tokens`` are those that needed a step of the model: the first generated token comes
-    from the prefill.
-    """
-
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    prefill_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    finish_reason: FinishReason = "cancelled"
-
-    @property
-    def decode_tokens(self) -> int:
-        return max(self.generated_tokens - 1, 0)
-
-    @property
-    def prefill_rate(self) -> float:
-        """Prompt tokens per second."""
-        return self.prompt_tokens / self.prefill_seconds if self.prefill_seconds else 0.0
-
-    @property
-    def decode_rate(self) -> float:
-        """Decoded tokens per second."""
-        return self.decode_tokens / self.decode_seconds if self.decode_seconds else 0.0
-
-
-def decode_limit(max_tokens: int, *, context: int, prompt_tokens: int) -> int:
-    """How many tokens may be generated: the last sampled one needs no row in the cache."""
-    return min(max(max_tokens, 1), context - prompt_tokens + 1)
-
-
-class Generation:
-    """A running generation: iterate over it for pieces of text, then read ``statistics``.
-
-    A piece never ends inside a character. Closing the iterator early ends the generation and
-    leaves the session consistent; continuing it after another one has started in the same session
-    raises :class:`mlx_dsv4.errors.CacheStateError`.
-
-    Attributes:
-        statistics: Final once the iteration has ended.
-        tokens: Ids generated so far, a stop token included.
-    """
-
-    def __init__(self, pieces: Iterator[str], statistics: Statistics, tokens: list[int]) -> None:
-        self._pieces = pieces
-        self.statistics = statistics
-        self.tokens = tokens
-
-    def __iter__(self) -> Iterator[str]:
-        return self._pieces
-
-
-class Session:
-    """One token timeline and the cache that holds it.
+    Generations of one session run one after the other, in the order in which they were asked for.
+    Used in a ``with`` statement it gives its slot back; so it does when nobody refers to it.
 
     Args:
-        model: Shared with other sessions.
-        tokenizer: Of the same file.
-        cache: Owned by this session.
+        engine: Whose slot it is.
+        slot: Held for this session.
+        scheduler: Of the engine.
     """
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, cache: Cache) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.cache = cache
-        self._running: Statistics | None = None  # of the generation that owns the cache
-        self._lock = Lock()
+    def __init__(self, engine: "Engine", slot: Slot, scheduler: Scheduler) -> None:
+        self.tokenizer = engine.tokenizer
+        self._engine = engine
+        self._slot: Slot | None = slot
+        self._scheduler = scheduler
+        self._give_back = finalize(self, scheduler.post, lambda: _release(slot))
 
-    def generate(
-        self,
-        prompt: Sequence[int],
-        *,
-        max_tokens: int = 256,
-        sampling: Sampling | None = None,
-        on_prefill: Progress | None = None,
-    ) -> Generation:
-        """Forget what the session holds, read ``prompt`` and generate until a stop token.
-
-        Nothing is computed before the first piece is asked for.
-
-        Args:
-            prompt: Token ids, BOS included if the model is to see one.
-            max_tokens: Most tokens to generate; the context may allow fewer.
-            sampling: How to draw; None takes the defaults of :class:`Sampling`.
-            on_prefill: Called with (tokens read, tokens in the prompt) after each chunk.
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens that its cache holds.
 
         Raises:
-            PromptError: the prompt is empty or longer than the session's context, or names a
-                token outside the vocabulary; the session is as it was.
+            ClosedError: the session or its engine has been closed.
         """
-        context = self.cache.capacity_tokens
-        tokens_read = self.model.check_tokens(prompt)
-        if len(prompt) > context:
-            raise PromptError(
-                f"the prompt must fit the context of {context} tokens; got {len(prompt)}"
-            )
-        limit = decode_limit(max_tokens, context=context, prompt_tokens=len(prompt))
-        statistics, tokens = Statistics(prompt_tokens=len(prompt)), list[int]()
-        sampler = Sampler(sampling or Sampling())
-        pieces = self._run(tokens_read, limit, sampler, statistics, tokens, on_prefill)
-        return Generation(pieces, statistics, tokens)
+        slot = self._open()
+        return self._scheduler.call(lambda: tuple(slot.ledger))
 
-    def _run(
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what the session has read to a file, from which :meth:`load` goes on.
+
+        Waits for what runs in it. See :func:`mlx_dsv4.cache.save_cache`.
+
+        Raises:
+            OSError: the file cannot be written.
+            CacheStateError: a step failed, so that nothing is held that could be saved.
+            ClosedError: as :attr:`tokens`.
+        """
+        slot = self._open()
+        self._when_idle(lambda: slot.save(path))
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Go on from a file of :meth:`save`, in place of what the session holds.
+
+        Raises:
+            OSError, FileFormatError, SnapshotError, PlanError, AllocationError: as
+                :func:`mlx_dsv4.cache.load_cache`; the session is as it was.
+            ClosedError: as :attr:`tokens`.
+        """
+        slot = self._open()
+        self._when_idle(lambda: slot.load(path))
+
+    def reset(self) -> None:
+        """Forget every token, and give back the memory.
+
+        Raises:
+            ClosedError: as :attr:`tokens`.
+        """
+        self._when_idle(self._open().clear)
+
+    def close(self) -> None:
+        """Give the slot back. Generations that run go on to their end."""
+        self._slot = None
+        self._give_back()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> Slot:
+        if self._slot is None:
+            raise ClosedError("a session must be open; it has been closed")
+        return self._slot
+
+    def _when_idle(self, work: Callable[[], None]) -> None:
+        """Do something with the slot once nothing runs in it."""
+        slot = self._open()
+        self._scheduler.call_in(slot, work)
+
+    def _submit(
         self,
-        prompt: list[int],
-        limit: int,
-        sampler: Sampler,
-        statistics: Statistics,
-        tokens: list[int],
-        on_prefill: Progress | None,
-    ) -> Iterator[str]:
-        start = time.perf_counter()
-        logits = self._prefill(prompt, statistics, on_prefill)
-        statistics.prefill_seconds = time.perf_counter() - start
-        text = self.tokenizer.stream()
-        while True:
-            token = sampler.draw(logits)
-            tokens.append(token)
-            statistics.generated_tokens = len(tokens)
-            if token in self.tokenizer.stop_ids:
-                statistics.finish_reason = "stop"
-                break
-            piece = text.push(token)
-            if piece:
-                yield piece
-            if len(tokens) == limit:
-                statistics.finish_reason = "length"
-                break
-            start = time.perf_counter()
-            logits = self._decode(token, statistics)
-            statistics.decode_seconds += time.perf_counter() - start
-        rest = text.flush()
-        if rest:
-            yield rest
+        prompt: Sequence[int],
+        params: Params,
+        output: Output,
+        *,
+        anchors: Sequence[int] = (),
+        on_done: Callable[[Result], None] | None = None,
+    ) -> Stream:
+        return self._engine.submit(
+            prompt, params, output, anchors=anchors, on_done=on_done, slot=self._open()
+        )
 
-    def _prefill(
-        self, prompt: list[int], statistics: Statistics, on_prefill: Progress | None
-    ) -> NDArray[np.float32]:
-        """Logits ``[vocab]`` after the prompt, read chunk by chunk into an empty cache."""
-        with self._lock:
-            self.model.check_open()
-            self._running = statistics
-            self.cache.reset()
-        logits = None
-        for first in range(0, len(prompt), PREFILL_CHUNK_TOKENS):
-            chunk = prompt[first : first + PREFILL_CHUNK_TOKENS]
-            with self._turn(statistics):
-                state = self.model.prefill(chunk, self.cache)
-                if first + len(chunk) == len(prompt):
-                    logits = self._logits(state)
-            if on_prefill:
-                on_prefill(first + len(chunk), len(prompt))
-        assert logits is not None
-        return logits
+    def _chat_parts(self) -> tuple[ChatEncoding, Turns]:
+        return self._engine.chat_parts()
 
-    def _decode(self, token: int, statistics: Statistics) -> NDArray[np.float32]:
-        with self._turn(statistics):
-            try:
-                return self._logits(self.model.step(token, self.cache))
-            except ClosedError:
-                raise  # nothing was computed
-            except BaseException as error:
-                self.cache.poison(f"{type(error).__name__} while decoding: {error}")
-                raise
 
-    @contextmanager
-    def _turn(self, statistics: Statistics) -> Iterator[None]:
-        """One call on the model, for the generation that started last; from any thread."""
-        with self._lock:
-            if self._running is not statistics:
-                raise CacheStateError("another generation has started in this session")
-            yield
-
-    def _logits(self, state: mx.array) -> NDArray[np.float32]:
-        return np.array(self.model.logits(self.model.last_token_state(state))[0])
+def _release(slot: Slot) -> None:
+    slot.held_by_session = False

@@ -181,6 +181,10 @@ class Tokenizer:
             raise TokenizerError(f"token id must be in 0..{len(self._bytes) - 1}; got {token_id}")
         return self._bytes[token_id]
 
+    def find(self, token: str) -> int | None:
+        """As :meth:`id_of`; None if the vocabulary has no such token."""
+        return self._added.get(token, self._ordinary.get(token))
+
     def id_of(self, token: str) -> int:
         """Id of a token string as the vocabulary spells it (ordinary: byte-level alphabet).
 
@@ -189,7 +193,7 @@ class Tokenizer:
         Raises:
             TokenizerError: the vocabulary has no such token.
         """
-        token_id = self._added.get(token, self._ordinary.get(token))
+        token_id = self.find(token)
         if token_id is None:
             raise TokenizerError(f"token must be in the vocabulary; got {token!r}")
         return token_id

@@ -1,0 +1,132 @@
+"""The four ways to ask for a generation, for whoever can submit one."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from mlx_dsv4.engine.events import Result
+from mlx_dsv4.engine.output import ChatOutput, Output, PlainOutput
+from mlx_dsv4.engine.params import Params
+from mlx_dsv4.engine.stream import Stream
+from mlx_dsv4.engine.turns import Turns
+from mlx_dsv4.text import ChatEncoding, StopStrings, Tokenizer
+from mlx_dsv4.text.chat import Effort, Message, ToolChoice
+
+DEFAULTS = Params()
+
+
+class Requests(ABC):
+    """Generates from prompts and from messages, at once or as a stream of events.
+
+    Attributes:
+        tokenizer: Of the model.
+    """
+
+    tokenizer: Tokenizer
+
+    @abstractmethod
+    def _submit(
+        self,
+        prompt: Sequence[int],
+        params: Params,
+        output: Output,
+        *,
+        anchors: Sequence[int] = (),
+        on_done: Callable[[Result], None] | None = None,
+    ) -> Stream: ...
+
+    @abstractmethod
+    def _chat_parts(self) -> tuple[ChatEncoding, Turns]: ...
+
+    def generate(self, prompt: str | Sequence[int], params: Params = DEFAULTS) -> Result:
+        """Continue a prompt and wait for the end; as :meth:`stream`."""
+        return self.stream(prompt, params).result()
+
+    def stream(self, prompt: str | Sequence[int], params: Params = DEFAULTS) -> Stream:
+        """Continue a prompt, token by token.
+
+        Args:
+            prompt: Text, which is read after the model's BOS token; or token ids as they are.
+            params: How tokens are drawn, and when to stop.
+
+        Returns:
+            Its events: :class:`Progress` while the prompt is read, :class:`Text`, :class:`Done`.
+
+        Raises:
+            PromptError: the prompt is empty, longer than the context, or holds an id outside the
+                vocabulary.
+            ParamsError: ``logit_bias`` holds such an id.
+            SlotError: no slot can be had for it.
+            ClosedError: the engine has been closed.
+        """
+        if isinstance(prompt, str):
+            prompt = [self.tokenizer.bos_id, *self.tokenizer.encode(prompt)] if prompt else []
+        output = PlainOutput(self.tokenizer.stream(), StopStrings(params.stop))
+        return self._submit(prompt, params, output)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        params: Params = DEFAULTS,
+        *,
+        tools: Sequence[Message] = (),
+        thinking: bool = True,
+        effort: Effort | None = None,
+        tool_choice: ToolChoice = "auto",
+    ) -> Result:
+        """Answer a conversation and wait for the end; as :meth:`stream_chat`."""
+        return self.stream_chat(
+            messages,
+            params,
+            tools=tools,
+            thinking=thinking,
+            effort=effort,
+            tool_choice=tool_choice,
+        ).result()
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        params: Params = DEFAULTS,
+        *,
+        tools: Sequence[Message] = (),
+        thinking: bool = True,
+        effort: Effort | None = None,
+        tool_choice: ToolChoice = "auto",
+    ) -> Stream:
+        """Answer a conversation, token by token.
+
+        ``result.message`` is the answer as a message. Where it is sent again as part of a
+        conversation, the prompt has the tokens that were sampled, so that nothing up to its end
+        is computed again.
+
+        Args:
+            messages: As in OpenAI's chat completions; see :meth:`ChatEncoding.render`.
+            params: How tokens are drawn, and when to stop; stop strings are not looked for in the
+                reasoning.
+            tools: As in OpenAI's chat completions.
+            thinking: Whether the model is to reason first.
+            effort: How much: "low", "high", "max", or None.
+            tool_choice: "auto", "none" or "required".
+
+        Returns:
+            Its events: :class:`Progress` while the prompt is read, :class:`Reasoning`,
+            :class:`Text`, :class:`ToolCallDelta`, :class:`Done`.
+
+        Raises:
+            ChatError: the messages or tools cannot be rendered; says why.
+            PromptError, ParamsError, SlotError, ClosedError: as :meth:`stream`.
+        """
+        encoding, turns = self._chat_parts()
+        prompt = encoding.render(
+            messages, tools=tools, thinking=thinking, effort=effort, tool_choice=tool_choice
+        )
+        output = ChatOutput(self.tokenizer.stream(), prompt.parser(params.stop))
+
+        def remember(result: Result) -> None:
+            # A stop string is not in the message, and what was cancelled may lack held-back text.
+            if result.finish_reason != "cancelled" and not output.stopped:
+                turns.remember(result, thinking=thinking)
+
+        return self._submit(
+            turns.splice(prompt), params, output, anchors=[prompt.system_end], on_done=remember
+        )
