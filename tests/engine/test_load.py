@@ -1,14 +1,17 @@
 """What loading says, where the weights are afterwards, and what closing gives back."""
 
+import gc
 import os
+import threading
 from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_dsv4 import Engine, ops
-from mlx_dsv4.errors import ClosedError, FileFormatError
+from mlx_dsv4 import Engine, Params, ops
+from mlx_dsv4.engine import Serving
+from mlx_dsv4.errors import ClosedError, FileFormatError, PlanError
 from mlx_dsv4.gguf import GGUFFile, expected_tensors
 from mlx_dsv4.gguf.preload import PIECE_BYTES, preload
 from mlx_dsv4.gguf.tiny import Formats, random_weights, tiny_config, write_model
@@ -48,6 +51,86 @@ def test_info_says_what_was_loaded(path: Path) -> None:
     assert (info.numerics, info.device) == ("plain", "cpu")
     assert info.card.config == engine.config
     assert info.seconds > 0
+
+
+def test_info_is_complete(path: Path) -> None:
+    with Engine.load(path, context=300, slots=3) as engine:
+        info, config = engine.info, engine.config
+    assert (info.context, info.slots) == (300, 3)
+    assert (info.bos_id, info.eos_id) == (0, 1)
+    assert info.tokenizer == f"of the file, {config.vocab} tokens"
+    assert info.chat_encoding.startswith("deepseek-recipe ")
+    assert info.card.quantization == "q8_0 + mxfp4 + bf16 + f32"
+    assert 8 < info.card.bits_per_weight < 14
+    assert 0 < info.warm_up_seconds < info.seconds
+
+
+def test_the_context_is_asked_for_or_of_the_environment_or_the_models(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def context(**options: int) -> int:
+        with Engine.load(path, warm_up=False, **options) as engine:
+            return engine.info.context
+
+    assert context() == 4096
+    monkeypatch.setenv("MLX_DSV4_CONTEXT", "700")
+    assert context() == 700
+    assert context(context=500) == 500
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0", r"MLX_DSV4_CONTEXT must be in 1\.\.4096 tokens; got 0"),
+        ("4097", r"MLX_DSV4_CONTEXT must be in 1\.\.4096 tokens; got 4097"),
+        ("8K", "MLX_DSV4_CONTEXT must be a number of tokens; got '8K'"),
+    ],
+)
+def test_a_context_of_the_environment_that_cannot_be_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    monkeypatch.setenv("MLX_DSV4_CONTEXT", text)
+    with pytest.raises(PlanError, match=message):
+        Engine.load(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"context": 0}, r"context must be in 1\.\.4096 tokens; got 0"),
+        ({"context": 4097}, r"context must be in 1\.\.4096 tokens; got 4097"),
+        ({"slots": 0}, "slots must be an integer >= 1; got 0"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(path: Path, options: dict, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        Engine.load(path, **options)
+    assert mappings(path) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("max_waiting", 0, "max_waiting must be an integer >= 1; got 0"),
+        ("slice_tokens", 2.5, r"slice_tokens must be an integer >= 1; got 2\.5"),
+        ("chunk", 0, "chunk must be an integer >= 1; got 0"),
+        ("anchor_bytes", -1, "anchor_bytes must be an integer >= 0; got -1"),
+    ],
+)
+def test_serving_is_checked(field: str, value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Serving(**{field: value})
+
+
+def test_warming_up_reads_the_weights_and_leaves_nothing(path: Path) -> None:
+    with Engine.load(path, warm_up=False) as engine:
+        assert engine.info.warm_up_seconds is None
+        cold = engine.generate([1, 2, 3], Params(max_tokens=5, temperature=0))
+    with Engine.load(path) as engine:
+        assert engine.info.warm_up_seconds > 0
+        assert [slot.tokens for slot in engine.status().slots] == [0] * 4
+        warm = engine.generate([1, 2, 3], Params(max_tokens=5, temperature=0))
+    assert (warm.tokens, warm.reuse.kind) == (cold.tokens, "reset")
 
 
 def test_matrices_stay_in_the_file_and_the_rest_is_decoded(path: Path) -> None:
@@ -116,28 +199,34 @@ def test_a_file_that_changes_while_it_is_loaded_is_refused(path: Path, change: s
             load_weights(file)
 
 
-def test_closing_leaves_a_running_session_as_it_was(path: Path) -> None:
-    with Engine.load(path) as engine:
-        session = engine.session(context=64)
-        pieces = iter(session.generate([1, 2, 3], max_tokens=30))
-        next(pieces)
-        position = session.cache.position
-    with pytest.raises(ClosedError):
-        list(pieces)
-    with pytest.raises(ClosedError):
-        list(session.generate([4, 5]))
-    assert session.cache.position == position
-    session.cache.snapshot()  # it is not poisoned
+def test_closing_ends_what_runs_and_waits(path: Path) -> None:
+    with Engine.load(path, slots=1) as engine:
+        streams = [engine.stream([1, 2, seed], Params(seed=seed)) for seed in range(3)]
+        next(iter(streams[0]))
+        streams[0] = engine.stream([1, 2, 3], Params(logit_bias={1: -1e3}))
+    for stream in streams:
+        with pytest.raises(ClosedError, match="has been closed"):
+            stream.result()
+    assert not [t for t in threading.enumerate() if t.name == "mlx-dsv4 model"]
 
 
 def test_closing_ends_the_mapping(path: Path) -> None:
     engine = Engine.load(path)
-    session = engine.session(context=32)
-    list(session.generate([1, 2, 3], max_tokens=2))
+    session = engine.session()
+    session.generate([1, 2, 3], Params(max_tokens=2))
     assert len(mappings(path)) == 1
     engine.close()
     assert mappings(path) == []
     engine.close()
+
+
+def test_an_engine_that_nobody_refers_to_closes_itself(path: Path) -> None:
+    engine = Engine.load(path)
+    engine.generate([1, 2, 3], Params(max_tokens=2))
+    del engine
+    gc.collect()
+    assert mappings(path) == []
+    assert not [t for t in threading.enumerate() if t.name == "mlx-dsv4 model"]
 
 
 def test_work_that_was_queued_before_closing_is_done(path: Path) -> None:
@@ -152,13 +241,18 @@ def test_work_that_was_queued_before_closing_is_done(path: Path) -> None:
 
 def test_a_closed_engine_says_so(path: Path) -> None:
     with Engine.load(path) as engine:
-        session = engine.session(context=32)
+        session = engine.session()
         cache = engine.model.make_cache(8)
         state = engine.model.prefill([1, 2], cache)
     message = "DeepSeek-V4 tiny must be open; it has been closed"
     for call in (
-        lambda: list(session.generate([1, 2, 3])),
-        lambda: engine.session(context=32),
+        lambda: session.generate([1, 2, 3]),
+        lambda: session.tokens,
+        lambda: session.save(path.with_suffix(".saved")),
+        lambda: engine.generate([1, 2, 3]),
+        lambda: engine.chat([{"role": "user", "content": "hi"}]),
+        engine.session,
+        engine.status,
         lambda: engine.model.prefill([1], cache),
         lambda: engine.model.step(1, cache),
         lambda: engine.model.logits(state),

@@ -144,8 +144,8 @@ class Run:
     def draw(self, logits: NDArray[np.float32]) -> None:
         """Take the logits after what was read; draw, and say what becomes of the token."""
         now = time.perf_counter()
-        self.slot.logits = logits
         token = self._sampler.draw(logits)
+        self.slot.logits = logits
         self._first_token = self._first_token or now
         self._last_token = time.perf_counter()
         if token in self.request.stop_ids:

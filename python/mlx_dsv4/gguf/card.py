@@ -69,6 +69,12 @@ class ModelCard:
         return report is not None and not (report.missing or report.wrong or report.unsupported)
 
     @property
+    def quantization(self) -> str:
+        """The block formats that hold most of the file, the largest first, joined by +."""
+        most = max((total.n_bytes for total in self.formats.values()), default=0)
+        return " + ".join(f for f, total in self.formats.items() if total.n_bytes * 20 >= most)
+
+    @property
     def bits_per_weight(self) -> float:
         """Stored bits per element over all tensors."""
         elements = sum(total.n_elements for total in self.formats.values())
