@@ -72,7 +72,8 @@ class Engine:
 
         Raises:
             DeviceError: "gpu" was asked for and is not there; the file has not been opened.
-            FileNotFoundError: there is no such file.
+            OSError: the path cannot be opened, FileNotFoundError where there is no such file, or
+                a read fails; names the file.
             FileFormatError, UnsupportedModelError, ConfigError, TensorError, TokenizerError:
                 the file cannot be run; the message names the thing, and nothing is kept.
         """
