@@ -15,6 +15,21 @@ from mlx_dsv4.model import Model, Numerics, WeightMemory, load_weights
 from mlx_dsv4.text import Tokenizer
 
 
+def tokenizer_of(file: GGUFFile, config: ModelConfig) -> Tokenizer:
+    """The tokenizer of a file.
+
+    Raises:
+        TokenizerError: the file describes none, or one with more tokens than its model has.
+    """
+    tokenizer = Tokenizer.from_metadata(file.metadata)
+    if tokenizer.vocab_size > config.vocab:
+        raise TokenizerError(
+            f"the vocabulary must fit the {config.vocab} rows of token_embd.weight; "
+            f"got {tokenizer.vocab_size} tokens"
+        )
+    return tokenizer
+
+
 @dataclass(frozen=True, slots=True)
 class LoadInfo:
     """What was loaded, and how.
@@ -81,13 +96,8 @@ class Engine:
         kernel_device = ops.kernel_device(device)
         with GGUFFile(path) as file:
             weights = load_weights(file)
-            tokenizer = Tokenizer.from_metadata(file.metadata)
+            tokenizer = tokenizer_of(file, weights.config)
             card, paths = model_card(file), file.paths
-        if tokenizer.vocab_size > weights.config.vocab:
-            raise TokenizerError(
-                f"the vocabulary must fit the {weights.config.vocab} rows of token_embd.weight; "
-                f"got {tokenizer.vocab_size} tokens"
-            )
         model = Model(weights, numerics=numerics, device=kernel_device)
         if preload:
             read_ahead(paths, on_preload)
