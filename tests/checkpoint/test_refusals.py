@@ -265,6 +265,8 @@ def test_every_key_is_read_or_of_no_account(key: str, small: Released, folder: P
         ("scoring_func", "sigmoid", ConfigError, "scoring_func must be 'sqrtsoftplus'"),
         ("n_shared_experts", 2, ConfigError, "n_shared_experts must be 1; got 2"),
         ("attention_bias", True, ConfigError, "attention_bias must be absent or False; got True"),
+        ("swiglu_limit", -1.0, ConfigError, "swiglu_limit must be positive and finite; got -1.0"),
+        ("n_routed_experts", 0, ConfigError, "n_routed_experts must be positive; got 0"),
         ("swiglu_limit", None, ConfigError, "swiglu_limit must be .*; got no such key"),
         ("rms_norm_eps", 10**400, ConfigError, r"config\.json: "),
         ("quantization_config", {"weight_block_size": [64, 64]}, ConfigError, "weight_block_size"),
