@@ -59,8 +59,20 @@ def _outcome(way: Callable[[Path], None], path: Path) -> str:
 
 
 def _inspect(path: Path) -> None:
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(typer.Exit):
-        inspect(path)
+    """It must say what loading says."""
+    said, refusal = io.StringIO(), _outcome(_load, path)
+    runs = True
+    with contextlib.redirect_stdout(said):
+        try:
+            inspect(path)
+        except typer.Exit:
+            runs = False
+    if runs != (refusal == "ok"):
+        raise AssertionError(f"loading ends in {refusal}; inspect says {said.getvalue()}")
+
+
+def _load(path: Path) -> None:
+    Engine.load(path, device="cpu").close()
 
 
 def _check(path: Path) -> None:

@@ -62,6 +62,15 @@ DS4 = COMMON | {"vocab_size": 129_280, "nextn_predict_layers": 1}
 SINGLE_ARTIFACT = LLAMA_CPP | {"attention.compress_ratios": RATIOS}
 
 
+def layer_of(layer: int, experts: int, parts: int = 5) -> dict[str, tuple[int, ...]]:
+    """The first tensors of a layer that have its experts as their outer dimension."""
+    rest = {"ffn_gate_exps.weight": (2048, 4096), "ffn_up_exps.weight": (2048, 4096)}
+    rest |= {"ffn_down_exps.weight": (4096, 2048), "ffn_gate_inp.weight": (4096,)}
+    rest |= {"exp_probs_b.bias": ()}
+    shapes = {f"blk.{layer}.{name}": (experts, *shape) for name, shape in rest.items()}
+    return dict(list(shapes.items())[:parts])
+
+
 def metadata(
     keys: dict[str, Any], *, architecture: str = "deepseek4", name: str = "DeepSeek-V4-Flash"
 ) -> dict[str, object]:
@@ -119,15 +128,37 @@ def test_vocabulary_is_counted_on_the_embedding():
 
 
 def test_experts_are_counted_on_each_layer_of_a_pruned_file():
-    banks = {
-        "blk.1.ffn_gate_exps.weight": (90, 2048, 4096),
-        "blk.42.ffn_gate_exps.weight": (6, 1, 1),
-    }
+    banks = layer_of(1, 90) | {"blk.42.ffn_gate_exps.weight": (6, 1, 1)}
     experts = ModelConfig.from_metadata(metadata(LLAMA_CPP), SHAPES | banks).experts
     assert experts == (256, 90, *[256] * 40, 6)
-    few = {"blk.7.ffn_gate_exps.weight": (5, 2048, 4096)}
-    with pytest.raises(ConfigError, match=r"at most deepseek4\.expert_count\[7\] = 5; got 6"):
-        ModelConfig.from_metadata(metadata(LLAMA_CPP), SHAPES | few)
+    few = "expert_used_count must be at most 5, the experts of layer 7; got 6"
+    with pytest.raises(ConfigError, match=few):
+        ModelConfig.from_metadata(metadata(LLAMA_CPP), SHAPES | layer_of(7, 5))
+
+
+@pytest.mark.parametrize("odd", layer_of(0, 1))
+@pytest.mark.parametrize("count", [None, 1, 89, 256, 300])
+def test_one_missing_or_cut_tensor_does_not_change_the_experts_of_a_layer(odd, count):
+    shapes = layer_of(9, 90)
+    name = odd.replace("blk.0", "blk.9")
+    shapes |= {name: () if count is None else (count, *shapes[name][1:])}
+    assert ModelConfig.from_metadata(metadata(LLAMA_CPP), SHAPES | shapes).experts[9] == 90
+
+
+def test_of_two_numbers_of_experts_the_key_decides():
+    two = layer_of(9, 256, parts=2) | dict(list(layer_of(9, 90).items())[2:4])
+    assert ModelConfig.from_metadata(metadata(LLAMA_CPP), SHAPES | two).experts[9] == 256
+    two = layer_of(9, 90, parts=2) | dict(list(layer_of(9, 256).items())[2:4])
+    assert ModelConfig.from_metadata(metadata(LLAMA_CPP), SHAPES | two).experts[9] == 256
+
+
+@pytest.mark.parametrize("count", [0, 2, -5, 255])
+def test_a_key_with_fewer_experts_than_a_layer_has_is_refused(count):
+    file = metadata(LLAMA_CPP | {"expert_count": count})
+    message = rf"deepseek4\.expert_count must be at least 256, the experts of layer 8; got {count}"
+    layers = {name: shape for i in range(43) for name, shape in layer_of(i, 200).items()}
+    with pytest.raises(ConfigError, match=message):
+        ModelConfig.from_metadata(file, SHAPES | layers | layer_of(8, 256))
 
 
 def test_vocabulary_needs_a_source():
@@ -184,7 +215,8 @@ def test_each_float_out_of_range_is_named(suffix, value):
         ("rope.dimension_count", 514, r"at most deepseek4\.attention\.key_length = 512; got 514"),
         ("rope.dimension_count", 256, r"at most deepseek4\.attention\.indexer\.key_length = 128"),
         ("attention.output_group_count", 7, r"head_count must be a multiple of .* = 7; got 64"),
-        ("expert_used_count", 257, r"at most deepseek4\.expert_count\[0\] = 256; got 257"),
+        ("expert_used_count", 257, r"at most 256, the experts of layer 0; got 257"),
+        ("expert_count", 0, r"expert_count must be positive; got 0"),
         ("expert_shared_count", 2, r"expert_shared_count must be 1; got 2"),
         ("expert_weights_norm", False, r"expert_weights_norm must be True; got False"),
         ("expert_weights_norm", 1, r"expert_weights_norm must be True; got 1"),
@@ -208,7 +240,7 @@ def test_each_float_out_of_range_is_named(suffix, value):
         ("attention.compress_ratios", 4, r"compress_ratios must be an array"),
         ("swiglu_clamp_exp", [10.0] * 42 + [0.0], r"swiglu_clamp_exp\[42\] must be positive"),
         ("swiglu_clamp_shexp", [-1.0] + [10.0] * 42, r"swiglu_clamp_shexp\[0\] must be positive"),
-        ("swiglu_clamp_exp", float("inf"), r"swiglu_clamp_exp\[0\] must be positive and finite"),
+        ("swiglu_clamp_exp", float("inf"), r"swiglu_clamp_exp must be positive and finite"),
         ("vocab_size", "many", r"vocab_size must be an integer; got 'many'"),
         ("vocab_size", 0, r"vocab_size must be positive; got 0"),
     ],
@@ -294,6 +326,9 @@ def test_architecture_must_be_a_string(value):
         ("rope_dim", 3, "rope_dim must be even"),
         ("heads", 0, "heads must be positive; got 0"),
         ("clamp", (10.0,), "clamp must be one value per layer"),
+        ("clamp", (*[10.0] * 42, 0.0), r"clamp\[42\] must be positive and finite; got 0.0"),
+        ("experts", (*[256] * 42, 0), r"experts\[42\] must be positive; got 0"),
+        ("experts", (*[256] * 42, 5), "experts_used must be at most 5, the experts of layer 42"),
     ],
 )
 def test_a_config_made_in_code_names_its_field(field, value, message):

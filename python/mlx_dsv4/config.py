@@ -2,9 +2,10 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from mlx_dsv4.errors import ConfigError, UnsupportedModelError
 from mlx_dsv4.typed_keys import TypedKeys, describe
@@ -78,6 +79,11 @@ OPTIONAL_VALUES: dict[str, object] = {
 }
 COMPRESS_BASE_ALIAS = "rope.freq_base_swa"
 _DERIVED = ("attention.value_length", "embedding_length_out", COMPRESS_BASE_ALIAS)
+# Tensors of a layer whose outer dimension is its experts -> number of their dims.
+_COUNTED = {
+    **dict.fromkeys((f"ffn_{part}_exps.weight" for part in ("gate", "up", "down")), 3),
+    **{"ffn_gate_inp.weight": 2, "exp_probs_b.bias": 1},
+}
 READ_KEYS = frozenset((*KEYS.values(), *REQUIRED_VALUES, *OPTIONAL_VALUES, *_DERIVED))
 
 
@@ -126,7 +132,7 @@ class ModelConfig:
     hash_layers: int
 
     def __post_init__(self) -> None:
-        check_rules(asdict(self), lambda field: field)
+        check_rules(asdict(self), _field_name)
 
     @classmethod
     def from_metadata(
@@ -135,10 +141,10 @@ class ModelConfig:
         """Read the numbers of a GGUF file, in either dialect of its keys.
 
         Absent keys that a tensor answers are taken from the tensor: ``vocab_size`` is the rows
-        of ``token_embd.weight``. A layer has as many experts as its ``ffn_gate_exps``; a pruned
-        file has fewer there than ``expert_count``. ``compress_ratios`` may be longer than the
-        layers (entries of draft layers follow) and must agree with the rows of each
-        ``attn_compressor_ape``.
+        of ``token_embd.weight``. A layer has as many experts as most of its tensors say; a pruned
+        file has fewer there than ``expert_count``, and no file more. ``compress_ratios`` may be
+        longer than the layers (entries of draft layers follow) and must agree with the rows of
+        each ``attn_compressor_ape``.
 
         Args:
             metadata: Key to value, as :class:`mlx_dsv4.gguf.GGUFFile` reads them.
@@ -227,11 +233,16 @@ def _from_metadata(
         keys.expect(suffix, wanted, optional=True)
     values = model_numbers(keys)
     values["vocab"] = _vocabulary_size(keys, tensor_shapes)
-    values["experts"] = _experts_of_layers(values["experts"], tensor_shapes)
+    declared = keys.integer(KEYS["experts"])
+    experts = tuple(_experts_of(i, declared, tensor_shapes) for i in range(values["layers"]))
+    values["experts"] = experts
     name = metadata.get("general.name")
     values["name"] = name if isinstance(name, str) and name else "DeepSeek-V4"
 
     check_rules(values, keys.name)
+    if declared < max(experts):
+        most = f"{max(experts)}, the experts of layer {experts.index(max(experts))}"
+        raise ConfigError(f"{keys.name('experts')} must be at least {most}; got {declared}")
     keys.expect("attention.value_length", values["head_dim"])
     keys.expect("embedding_length_out", values["hidden"] * values["streams"], optional=True)
     _check_ratios_against_tensors(values["ratios"], keys, tensor_shapes)
@@ -250,15 +261,14 @@ def _vocabulary_size(keys: TypedKeys, tensor_shapes: Mapping[str, tuple[int, ...
     return shape[0]
 
 
-def _experts_of_layers(
-    experts: tuple[int, ...], tensor_shapes: Mapping[str, tuple[int, ...]]
-) -> tuple[int, ...]:
-    """Counts from the tensors, where they are there."""
-    shapes = (tensor_shapes.get(f"blk.{i}.ffn_gate_exps.weight") for i in range(len(experts)))
-    return tuple(
-        shape[0] if shape and len(shape) == 3 else count
-        for shape, count in zip(shapes, experts, strict=True)
-    )
+def _experts_of(layer: int, declared: int, tensor_shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """The experts of a layer by most of its tensors: one that is cut must not look like the rule.
+
+    Where as many say one number as another, ``declared`` counts.
+    """
+    shapes = {name: tensor_shapes.get(f"blk.{layer}.{name}", ()) for name in _COUNTED}
+    votes = Counter(shape[0] for name, shape in shapes.items() if len(shape) == _COUNTED[name])
+    return max(votes, key=lambda count: (votes[count], count == declared), default=declared)
 
 
 def _check_ratios_against_tensors(
@@ -274,8 +284,18 @@ def _check_ratios_against_tensors(
             )
 
 
-def check_rules(values: Mapping[str, Any], name: Callable[[str], str]) -> None:
-    """Raise for the first broken rule; ``name`` turns a field into what the reader knows it as."""
+class Naming(Protocol):
+    """Turns a field, or its value for one layer, into what the reader knows it as."""
+
+    def __call__(self, field: str, layer: int | None = None, /) -> str: ...
+
+
+def _field_name(field: str, layer: int | None = None) -> str:
+    return field if layer is None else f"{field}[{layer}]"
+
+
+def check_rules(values: Mapping[str, Any], name: Naming) -> None:
+    """Raise for the first broken rule, by its ``name``."""
 
     def need(holds: bool, field: str, rule: str) -> None:
         if not holds:
@@ -308,18 +328,18 @@ def check_rules(values: Mapping[str, Any], name: Callable[[str], str]) -> None:
         need(count == values["layers"], field, f"one value per layer ({values['layers']})")
     for layer, ratio in enumerate(values["ratios"]):
         if ratio not in RATIOS:
-            raise ConfigError(f"{name('ratios')}[{layer}] must be 0, 4 or 128; got {ratio!r}")
+            raise ConfigError(f"{name('ratios', layer)} must be 0, 4 or 128; got {ratio!r}")
     fewest = min(values["experts"])
-    need(
-        values["experts_used"] <= fewest,
-        "experts_used",
-        f"at most {name('experts')}[{values['experts'].index(fewest)}] = {fewest}",
-    )
+    layer = values["experts"].index(fewest)
+    if fewest < 1:
+        raise ConfigError(f"{name('experts', layer)} must be positive; got {fewest}")
+    of_layer = f"at most {fewest}, the experts of layer {layer}"
+    need(values["experts_used"] <= fewest, "experts_used", of_layer)
     for field in ("clamp", "clamp_shared"):
         for layer, limit in enumerate(values[field]):
             if not (math.isfinite(limit) and limit > 0):
                 raise ConfigError(
-                    f"{name(field)}[{layer}] must be positive and finite; got {limit!r}"
+                    f"{name(field, layer)} must be positive and finite; got {limit!r}"
                 )
 
 

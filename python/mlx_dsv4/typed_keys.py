@@ -31,8 +31,11 @@ class TypedKeys:
         self.prefix = prefix
         self.suffixes = dict(suffixes)
 
-    def name(self, field: str) -> str:
-        return self.prefix + self.suffixes[field]
+    def name(self, field: str, layer: int | None = None) -> str:
+        """The full key of a field, or of its value for a layer where the file has one for each."""
+        key = self.prefix + self.suffixes[field]
+        per_layer = layer is not None and isinstance(self.metadata.get(key), Sequence)
+        return f"{key}[{layer}]" if per_layer else key
 
     def get(self, suffix: str) -> object:
         return self.metadata.get(self.prefix + suffix)

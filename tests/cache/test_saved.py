@@ -1,6 +1,8 @@
 """Cache files: layout by an independent reader; whatever is changed in one is refused."""
 
 import copy
+import errno
+import os
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -334,3 +336,49 @@ def test_memory_does_not_grow_with_the_context(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert (tmp_path / "cache").stat().st_size > 243_000_000
     assert max(saved_peak, loaded_peak) < 64 << 20
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_what_it_leads_to_is_replaced(
+    cache: Cache, tmp_path: Path, there: bool
+) -> None:
+    (tmp_path / "disk").mkdir()
+    target, middle, link = (tmp_path / name for name in ("disk/cache", "disk/link", "link"))
+    if there:
+        target.write_bytes(b"of somebody")
+    middle.symlink_to("cache")
+    link.symlink_to("disk/link")
+    save_cache(link, cache, tokens=TOKENS)
+    assert (link.is_symlink(), middle.is_symlink(), target.is_symlink()) == (True, True, False)
+    assert load_cache(target, PLAN, MARKED).tokens == TOKENS
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "disk", target, middle, link]
+
+
+def test_links_to_one_another_are_refused(cache: Cache, tmp_path: Path) -> None:
+    ring = [tmp_path / "a", tmp_path / "b"]
+    ring[0].symlink_to(ring[1])
+    ring[1].symlink_to(ring[0])
+    with pytest.raises(OSError, match="symbolic links") as caught:
+        save_cache(ring[0], cache, tokens=TOKENS)
+    assert caught.value.filename == str(ring[0])
+    assert sorted(tmp_path.iterdir()) == ring
+
+
+def test_a_full_disk_is_named_by_the_path(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(file, "write_all", fail)
+    with pytest.raises(OSError, match="No space left") as caught:
+        save_cache(tmp_path / "cache", cache, tokens=TOKENS)
+    assert caught.value.filename == str(tmp_path / "cache")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_or_pipe_is_no_saved_cache(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, kind in ((tmp_path, "a directory"), (tmp_path / "pipe", "a device, socket or pipe")):
+        with pytest.raises(FileFormatError, match=f"{path}: must be a saved cache; got {kind}"):
+            load_cache(path, PLAN, MARKED)

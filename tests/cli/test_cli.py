@@ -162,6 +162,27 @@ def test_output_that_cannot_show_a_character_or_is_closed(tiny: Path) -> None:
     assert "Traceback" not in closed.stderr
 
 
+def test_errors_go_nowhere_where_stderr_is_closed() -> None:
+    odd = os.fsdecode(b"/nowhere/\xff")
+    for closed in ("2>&-", ">&- 2>&-", "<&- >&- 2>&-"):
+        for arguments, code in ((["inspect", odd], 1), (["inspect", odd, odd], 2)):
+            command = ["sh", "-c", f'"$@" {closed}', "sh", *COMMAND, *arguments]
+            done = subprocess.run(command, capture_output=True)
+            assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
+
+
+def test_closed_output_does_not_end_in_the_next_file_that_is_opened() -> None:
+    code = (
+        "import os, sys\n"
+        "from mlx_dsv4 import cli\n"
+        "cli._prepare_output()\n"
+        "sys.exit(os.open(os.curdir, os.O_RDONLY))\n"
+    )
+    for closed, free in (("2>&-", 3), (">&- 2>&-", 3), (">&-", 3), ("<&- >&- 2>&-", 0)):
+        command = ["sh", "-c", f'"$@" {closed}', "sh", sys.executable, "-c", code]
+        assert subprocess.run(command, stdin=subprocess.DEVNULL).returncode == free
+
+
 def test_a_file_name_that_is_no_utf8(tiny: Path, tmp_path: Path) -> None:
     odd = os.fsencode(tmp_path) + b"/\xff \n.gguf"
     os.symlink(tiny, odd)

@@ -53,6 +53,39 @@ def test_options_choose_format_and_name_and_replace_by_force(folder: Path, tmp_p
     assert run("convert", folder, out, "--dense", "q4_0").returncode == 2
 
 
+def test_paths_may_be_no_text_and_the_name_of_the_model_must_be(
+    folder: Path, tmp_path: Path
+) -> None:
+    odd = tmp_path / os.fsdecode(b"caf\xe9")
+    odd.symlink_to(folder)
+    done = run("convert", odd, tmp_path / "out.gguf", "--name", os.fsdecode(b"na\xefve"))
+    assert done.returncode == 1
+    message = "the name of the model must be valid Unicode; got 'na\\udcefve'"
+    assert done.stderr == f"mlx-dsv4: {message}\n"
+    out = tmp_path / os.fsdecode(b"\xff.gguf")
+    done = run("convert", odd, out)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert out.exists()
+
+
+@pytest.mark.parametrize("command", ["convert", "make-tiny", "make-full-size"])
+def test_a_link_to_nowhere_is_followed_only_by_force(
+    command: str, folder: Path, tmp_path: Path
+) -> None:
+    target, link = tmp_path / "target.gguf", tmp_path / "link.gguf"
+    link.symlink_to(target)
+    arguments = [command, *([folder] if command == "convert" else []), link]
+    refused = run(*arguments)
+    assert refused.returncode == 1
+    assert refused.stderr == f"mlx-dsv4: {link}: exists; --force replaces it\n"
+    assert list(tmp_path.iterdir()) == [link]
+    done = run(*arguments, "--force")
+    assert done.returncode == 0, done.stderr
+    assert link.is_symlink()
+    with target.open("rb") as file:
+        assert file.read(4) == b"GGUF"
+
+
 def test_a_refusal_is_one_message(folder: Path, tmp_path: Path) -> None:
     done = run("convert", tmp_path, tmp_path / "out.gguf")
     assert done.returncode == 1

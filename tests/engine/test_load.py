@@ -11,7 +11,7 @@ import pytest
 
 from mlx_dsv4 import Engine, Params, ops
 from mlx_dsv4.engine import Serving
-from mlx_dsv4.errors import ClosedError, FileFormatError, PlanError
+from mlx_dsv4.errors import ClosedError, FileFormatError, PlanError, TensorError
 from mlx_dsv4.gguf import GGUFFile, expected_tensors
 from mlx_dsv4.gguf.preload import PIECE_BYTES, preload
 from mlx_dsv4.gguf.tiny import Formats, random_weights, tiny_config, write_model
@@ -61,7 +61,7 @@ def test_info_is_complete(path: Path) -> None:
     assert info.tokenizer == f"of the file, {config.vocab} tokens"
     assert info.chat_encoding.startswith("deepseek-recipe ")
     assert info.card.quantization == "q8_0 + mxfp4 + bf16 + f32"
-    assert 8 < info.card.bits_per_weight < 14
+    assert 4.25 < info.card.bits_per_weight < 16  # mxfp4, bf16
     assert 0 < info.warm_up_seconds < info.seconds
 
 
@@ -197,6 +197,43 @@ def test_a_file_that_changes_while_it_is_loaded_is_refused(path: Path, change: s
             path.unlink()
         with pytest.raises(FileFormatError, match="must stay while it is loaded"):
             load_weights(file)
+
+
+NOT_FINITE = {
+    # Where a number lies, from the end of a tensor, and NaN, inf and -inf there.
+    "f32": (4, ("0000c07f", "0000807f", "000080ff")),
+    "f16": (2, ("007e", "007c", "00fc")),
+    "bf16": (2, ("c07f", "807f", "80ff")),
+    "q8_0": (34, ("007e", "007c", "00fc")),
+}
+
+
+@pytest.mark.parametrize("format", NOT_FINITE)
+def test_every_decoded_tensor_must_be_finite(tmp_path: Path, format: str) -> None:
+    path = tmp_path / "tiny.gguf"
+    config = tiny_config(ratios=(0, 4), hash_layers=1, vocab=300, hidden=64, expert_hidden=32)
+    weights, formats = random_weights(config, 0), Formats(elementwise=format)
+    write_model(path, config, weights, formats, make_vocabulary(300))
+    with GGUFFile(path) as file:
+        load_weights(file)
+        specs = expected_tensors(config).items()
+        infos = [file.tensors[name] for name, spec in specs if spec.role == "elementwise"]
+    whole = path.read_bytes()
+    assert format in {info.format for info in infos}
+    for number, info in enumerate(infos):
+        from_end, values = NOT_FINITE[info.format]
+        raw, at = bytearray(whole), info.offset + info.n_bytes - from_end
+        value = bytes.fromhex(values[number % 3])
+        raw[at : at + len(value)] = value
+        path.write_bytes(raw)
+        with (
+            GGUFFile(path) as file,
+            pytest.raises(
+                TensorError, match=rf"{info.name} must hold finite values; got"
+            ) as caught,
+        ):
+            load_weights(file)
+        assert caught.value.wrong == (info.name,)
 
 
 def test_closing_ends_what_runs_and_waits(path: Path) -> None:

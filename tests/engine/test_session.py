@@ -47,7 +47,7 @@ def test_streaming_or_not_gives_what_the_models_steps_give(
     prompt = [engine.tokenizer.bos_id, *engine.tokenizer.encode("for row in rows:")]
     result = session.generate(prompt, params)
     check_cold(engine, result, params)
-    assert result.text == engine.tokenizer.decode(result.tokens)
+    assert result.text == engine.tokenizer.decode(result.tokens, control=False)
     assert (result.finish_reason, result.usage.generated_tokens) == ("length", params.max_tokens)
     *events, last = session.stream(prompt, params)
     assert isinstance(last, Done)
@@ -159,7 +159,7 @@ def test_a_stop_token_ends_it_unprinted(engine: Engine, session: Session) -> Non
     stopped = session.generate(random_prompt(20), params)
     end = whole.tokens.index(stop)
     assert stopped.tokens == whole.tokens[: end + 1]
-    assert stopped.text == engine.tokenizer.decode(whole.tokens[:end])
+    assert stopped.text == engine.tokenizer.decode(whole.tokens[:end], control=False)
     assert stopped.finish_reason == "stop"
     check_cold(engine, stopped, params)
 

@@ -6,7 +6,8 @@ from gguf_bytes import F32, U32, Gguf, scalar, string, tensor
 from mlx_dsv4.config import V4_FLASH
 from mlx_dsv4.gguf import GGUFFile, model_card
 from mlx_dsv4.gguf.card import cache_bytes
-from mlx_dsv4.gguf.tiny import tiny_config
+from mlx_dsv4.gguf.tiny import Formats, random_weights, tiny_config, write_model
+from mlx_dsv4.gguf.vocabulary import make_vocabulary
 
 
 def card_of(path, file: Gguf):
@@ -101,6 +102,29 @@ def test_card_lists_what_keeps_a_file_from_running(small_model, tmp_path):
     assert list(card.tensors.unsupported) == ["output.weight"]
     assert "got type 77" in card.tensors.unsupported["output.weight"]
     assert card.formats["type 77"].n_tensors == 1
+
+
+@pytest.mark.parametrize("change", ["missing", "cut"])
+def test_the_one_bad_tensor_of_a_pruned_layer_is_named(change, tmp_path):
+    path, config = tmp_path / "pruned.gguf", tiny_config(ratios=(0, 0), experts=(8, 5))
+    weights = random_weights(config, 0)
+    name = "blk.1.ffn_gate_exps.weight"
+    write_model(path, config, weights, Formats(), make_vocabulary(config.vocab))
+    raw = path.read_bytes()
+    if change == "missing":
+        raw = raw.replace(name.encode(), b"blk.1.ffn_gate_exqs.weight")
+    else:
+        at = raw.index(name.encode()) + len(name) + 4 + 2 * 8
+        raw = raw[:at] + (3).to_bytes(8, "little") + raw[at + 8 :]
+    path.write_bytes(raw)
+    with GGUFFile(path) as file:
+        report = model_card(file).tensors
+    assert report is not None
+    if change == "missing":
+        assert (report.missing, report.wrong) == ((name,), {})
+    else:
+        assert report.missing == ()
+        assert report.wrong == {name: "must be [5, 128, 256]; got [3, 128, 256]"}
 
 
 def test_a_card_does_not_need_sound_names(tmp_path):

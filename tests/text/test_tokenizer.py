@@ -65,6 +65,26 @@ def test_special_strings_are_read_longest_first_and_only_when_asked(tiny: Tokeni
     assert max(tiny.encode("[PAD0]", special=True)) < FIRST_ADDED
 
 
+def test_control_tokens_can_be_left_out_and_the_parts_of_a_turn_cannot(tokenizer: Tokenizer):
+    parts = ("<think>", "</think>", "｜DSML｜")
+    words = (
+        "<｜User｜>",
+        "a",
+        "<think>",
+        "b",
+        "</think>",
+        "｜DSML｜",
+        "<｜latest_reminder｜>",
+        "c",
+    )
+    ids = [tokenizer.id_of(word) for word in words] + [tokenizer.eos_id]
+    expected = "".join(w for w in words if w in parts or len(w) == 1)
+    assert tokenizer.decode(ids, control=False) == expected
+    stream = tokenizer.stream(control=False)
+    assert "".join(map(stream.push, ids)) + stream.flush() == expected
+    assert tokenizer.decode(ids).startswith("<｜User｜>a<think>")
+
+
 def test_names_and_numbers(tiny: Tokenizer):
     assert (tiny.bos_id, tiny.eos_id, tiny.vocab_size) == (260, 261, 266)
     assert tiny.stop_ids == {261, tiny.id_of("<｜User｜>")}

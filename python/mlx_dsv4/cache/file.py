@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_128
 
 from mlx_dsv4.errors import DamagedFileError, FileFormatError
+from mlx_dsv4.paths import followed, naming, refuse_other_than_file, usable_path
 
 MAGIC = b"DSV4ROWS"
 VERSION = 1
@@ -39,12 +40,14 @@ def pieces(memory: Bytes) -> Iterator[Bytes]:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which takes the place of ``path`` once the body is done and it is on disk.
 
-    Until then, and if the body or the process ends early, what was there stays as it was. The
-    partial file is locked while it is written, so that others can tell it from one left behind.
+    A link stays: the file that it leads to is replaced. Until then, and if the body or the process
+    ends early, what was there stays as it was. The partial file is locked while it is written, so
+    that others can tell it from one left behind.
     """
+    path = followed(path)
     partial = path.with_name(f".{path.name}.{token_hex(8)}{PARTIAL}")
     descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "r+b", buffering=0) as file:
+    with naming(path), os.fdopen(descriptor, "r+b", buffering=0) as file:
         try:
             flock(file, LOCK_EX | LOCK_NB)
             yield file
@@ -136,11 +139,10 @@ class SectionFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = usable_path(path)
         self._opened = opened = ExitStack()
-        # Without waiting for a writer, should it be a named pipe.
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
-        self.file = opened.enter_context(os.fdopen(descriptor, "rb"))
+        refuse_other_than_file(self.path, "a saved cache")
+        self.file = opened.enter_context(self.path.open("rb"))
         try:
             self._map = opened.enter_context(self._map_file())
             header = self._check_prelude()

@@ -4,7 +4,6 @@ import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +15,7 @@ from mlx_dsv4.cache.pages import expect_filling
 from mlx_dsv4.cache.plan import CachePlan
 from mlx_dsv4.cache.snapshot import Snapshot
 from mlx_dsv4.errors import PlanError, PromptError, SnapshotError
+from mlx_dsv4.paths import usable_path
 from mlx_dsv4.token_ids import check_token_ids
 
 TOKEN = np.dtype("<i4")
@@ -45,7 +45,7 @@ def save_cache(
     logits: ArrayLike | None = None,
     snapshot: Snapshot | None = None,
 ) -> None:
-    """Write a position of a cache to a file, in place of what the path holds.
+    """Write a position of a cache to a file, in place of what the path holds or links to.
 
     A file of the same name stays as it was until this one is complete and on disk. Rows are
     written from where they lie: nothing is copied in memory but a snapshot.
@@ -63,7 +63,7 @@ def save_cache(
         CacheStateError: without a snapshot, the cache is poisoned.
         OSError: the file cannot be written.
     """
-    path = Path(path)
+    path = usable_path(path)
     if path.exists() and not path.is_file():
         raise FileExistsError(errno.EEXIST, "must be a regular file to be replaced", str(path))
     snapshot = cache.snapshot() if snapshot is None else snapshot

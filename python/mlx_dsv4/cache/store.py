@@ -31,6 +31,7 @@ from mlx_dsv4.cache.saved import (
 )
 from mlx_dsv4.cache.snapshot import Snapshot
 from mlx_dsv4.errors import BudgetError, DamagedFileError, FileFormatError
+from mlx_dsv4.paths import usable_path
 from mlx_dsv4.token_ids import check_token_ids
 
 SUFFIX = ".dsv4cache"
@@ -88,7 +89,7 @@ class CacheStore:
             raise BudgetError(
                 f"budget_bytes must be an integer of at least 1; got {budget_bytes!r}"
             )
-        self.folder = Path(folder)
+        self.folder = usable_path(folder)
         self.budget_bytes = budget_bytes
         self.folder.mkdir(parents=True, exist_ok=True)
 

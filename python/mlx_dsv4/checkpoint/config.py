@@ -81,8 +81,12 @@ def read_config(path: Path, name: str) -> ModelConfig:
         OSError: the file cannot be read.
         FileFormatError: it is no JSON object.
         UnsupportedModelError: another architecture.
-        ConfigError: a key is missing, of the wrong type or out of range.
+        ConfigError: a key is missing, of the wrong type or out of range, or the name is no text.
     """
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"the name of the model must be valid Unicode; got {name!r}") from None
     content = read_json(path)
     if content.get("model_type") != MODEL_TYPE:
         raise UnsupportedModelError(

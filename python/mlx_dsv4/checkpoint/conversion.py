@@ -25,6 +25,7 @@ from mlx_dsv4.gguf.names import check_tensors, expected_tensors
 from mlx_dsv4.gguf.preload import Progress
 from mlx_dsv4.gguf.reader import GGUFFile
 from mlx_dsv4.gguf.vocabulary import Vocabulary
+from mlx_dsv4.paths import followed, naming, usable_path
 
 Dense = Literal["q8_0", "bf16"]
 DENSE_FORMATS: tuple[Dense, ...] = ("q8_0", "bf16")
@@ -51,14 +52,15 @@ def convert(
 
     Everything but the values of weights is checked before the first byte is written. The file is
     written beside ``out`` and renamed when it is complete and on the disk; until then a file that
-    is at ``out`` stays as it is, and after an error nothing else is left.
+    is at ``out`` stays as it is, and after an error nothing else is left. If ``out`` is a link, it
+    stays, and all this happens where it leads to.
 
     Args:
         folder: With ``config.json``, ``tokenizer.json`` and safetensors files.
         out: GGUF file; an existing one is replaced.
         dense: What FP8 matrices are stored as. ``bf16`` is exact; ``q8_0`` takes half the bytes.
             FP4 becomes mxfp4 of the same bits; everything else keeps its values.
-        name: Of the model; None is the name of the folder.
+        name: Of the model; None is the name of the folder, with U+FFFD for what is no UTF-8.
         on_progress: Called with the bytes of weights written, and all of them.
 
     Raises:
@@ -72,28 +74,27 @@ def convert(
     """
     if dense not in DENSE_FORMATS:
         raise ValueError(f"dense must be {' or '.join(DENSE_FORMATS)}; got {dense!r}")
-    folder, out = Path(folder), Path(out)
+    folder, out = usable_path(folder), followed(usable_path(out))
     if folder.exists() and not folder.is_dir():
         raise FileFormatError(f"{folder}: must be the folder of a checkpoint; got a file")
-    name = name or folder.resolve().name or "DeepSeek-V4"
+    name = name or _name_of(folder) or "DeepSeek-V4"
     config = read_config(folder / "config.json", name)
     model_architecture({"general.architecture": ARCHITECTURES[0], "general.name": name})
     vocabulary = read_vocabulary(folder / "tokenizer.json", config)
     plan = make_plan(folder, config, read_shards(folder), dense)
     if out.exists() and not out.is_file():
         raise OSError(errno.EEXIST, "must be a file, to be replaced", os.fspath(out))
-    try:
+    with naming(out):
         _require_room(out, config, plan)
         with _unfinished(out) as unfinished:
             _write(unfinished, config, vocabulary, plan, on_progress or (lambda done, total: None))
             n_bytes = unfinished.stat().st_size
             unfinished.replace(out)
-    except OSError as error:
-        # A failed write does not say where.
-        if error.filename is None:
-            raise OSError(error.errno, error.strerror or str(error), os.fspath(out)) from error
-        raise
     return Conversion(len(plan.targets), n_bytes, plan.ignored)
+
+
+def _name_of(folder: Path) -> str:
+    return os.fsencode(os.path.realpath(folder)).rpartition(b"/")[2].decode(errors="replace")
 
 
 @contextmanager

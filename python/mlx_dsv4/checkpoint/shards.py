@@ -12,6 +12,7 @@ from gguf.utility import LocalTensor, SafetensorsLocal
 from numpy.typing import NDArray
 
 from mlx_dsv4.errors import FileFormatError
+from mlx_dsv4.paths import naming, refuse_other_than_file
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -68,7 +69,7 @@ def read_shards(folder: Path) -> dict[str, StoredTensor]:
             raise FileFormatError(f"{folder}: must hold {INDEX} or {SINGLE}; got neither")
         return _read_shard(folder / SINGLE)
     places = _weight_map(index)
-    absent = sorted({file for file in places.values() if not (folder / file).is_file()})
+    absent = sorted({file for file in places.values() if not (folder / file).exists()})
     if absent:
         raise FileFormatError(f"{index}: its files must lie beside it; missing: {_some(absent)}")
     shards = {file: _read_shard(folder / file) for file in dict.fromkeys(places.values())}
@@ -83,10 +84,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
     Raises:
         OSError: the file cannot be read.
-        FileFormatError: it holds something else.
+        FileFormatError: it holds something else, or is no file.
     """
+    refuse_other_than_file(path, "a JSON file")
     try:
-        content = json.loads(path.read_bytes())
+        with naming(path):
+            content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path}: must be JSON; {error}") from None
     if not isinstance(content, dict):
@@ -99,7 +102,7 @@ def _weight_map(index: Path) -> dict[str, str]:
     if not isinstance(places, Mapping) or not places:
         raise FileFormatError(f"{index}: weight_map must be an object of tensor names and files")
     for name, file in places.items():
-        if not isinstance(file, str) or Path(file).name != file:
+        if not isinstance(file, str) or not file or Path(file).name != file:
             raise FileFormatError(f"{index}: {name} must be in a file beside it; got {file!r}")
     return dict(places)
 
@@ -110,9 +113,11 @@ def _some(names: list[str]) -> str:
 
 
 def _read_shard(path: Path) -> dict[str, StoredTensor]:
+    refuse_other_than_file(path, "a safetensors file")
     n_bytes = path.stat().st_size
     try:
-        found = SafetensorsLocal(path).tensors
+        with naming(path):
+            found = SafetensorsLocal(path).tensors
         return {name: _stored(name, path, place, n_bytes) for name, place in found.items()}
     except FileFormatError:
         raise

@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tokenizers
 
@@ -22,6 +22,9 @@ from mlx_dsv4.gguf.vocabulary import (
 )
 from mlx_dsv4.text import Tokenizer
 from mlx_dsv4.text.tokenizer import pre_tokenizer
+
+T = TypeVar("T")
+_KINDS = {dict: "an object", list: "an array", str: "a string", int: "an integer"}
 
 # Not all of these are marked as special, and all of them steer.
 _CONTROL_SPELLING = re.compile(r"<[|｜].*[|｜]>", re.DOTALL)
@@ -54,13 +57,13 @@ def read_vocabulary(path: Path, config: ModelConfig) -> Vocabulary:
     """
     content = read_json(path)
     try:
+        _check_types(content)
         _check_kind(content)
         vocabulary = _arrays(content, config.vocab)
         bos, eos, _ = (_control_id(vocabulary, token) for token in (BOS, EOS, PAD))
         Tokenizer(vocabulary.tokens, vocabulary.types, vocabulary.merges, bos, eos)
-    except (TokenizerError, ValueError, LookupError, TypeError, AttributeError) as error:
-        reason = str(error) if isinstance(error, TokenizerError) else repr(error)
-        raise TokenizerError(f"{path}: {reason}") from None
+    except TokenizerError as error:
+        raise TokenizerError(f"{path}: {error}") from None
     return vocabulary
 
 
@@ -70,13 +73,38 @@ def _control_id(vocabulary: Vocabulary, token: str) -> int:
     return vocabulary.id_of(token)
 
 
+def _check_types(content: dict[str, Any]) -> None:
+    """Refuse what is no tokenizer of any kind."""
+    model = _expect(dict, content.get("model"), "model")
+    for token, token_id in _expect(dict, model.get("vocab"), "model.vocab").items():
+        _expect(int, token_id, f"model.vocab: the id of {token!r}")
+    for rank, merge in enumerate(_expect(list, model.get("merges"), "model.merges")):
+        pair = merge.split(" ", 1) if isinstance(merge, str) else merge
+        if not isinstance(pair, list) or [type(part) for part in pair] != [str, str]:
+            rule = "two strings, or one with a space between them"
+            raise TokenizerError(f"model.merges[{rank}] must be {rule}; got {merge!r}")
+    for index, entry in enumerate(_expect(list, content.get("added_tokens"), "added_tokens")):
+        place = f"added_tokens[{index}]"
+        _expect(dict, entry, place)
+        _expect(int, entry.get("id"), f"{place}.id")
+        _expect(str, entry.get("content"), f"{place}.content")
+
+
+def _expect(kind: type[T], value: object, place: str) -> T:
+    if type(value) is not kind:
+        got = "nothing" if value is None else type(value).__name__
+        raise TokenizerError(f"{place} must be {_KINDS[kind]}; got {got}")
+    return value
+
+
 def _check_kind(content: dict[str, Any]) -> None:
     model = content["model"]
     for key, accepted in _DEFAULTS.items():
         if model.get(key) not in accepted:
             raise TokenizerError(f"model.{key} must be {accepted[0]!r}; got {model.get(key)!r}")
     normalizer = content.get("normalizer")
-    if normalizer is not None and normalizer.get("normalizers") != []:
+    empty = isinstance(normalizer, dict) and normalizer.get("normalizers") == []
+    if normalizer is not None and not empty:
         raise TokenizerError(f"normalizer must be absent or empty; got {normalizer!r}")
     bare = tokenizers.Tokenizer(tokenizers.models.BPE())
     bare.pre_tokenizer = pre_tokenizer()
@@ -93,7 +121,7 @@ def _spelling(pre_tokenizer: object) -> str:
 def _arrays(content: dict[str, Any], size: int) -> Vocabulary:
     strings: dict[int, str] = {}
     types: dict[int, int] = {}
-    added = {entry["content"]: entry for entry in content.get("added_tokens") or ()}
+    added = {entry["content"]: entry for entry in content["added_tokens"]}
     for entry in added.values():
         if entry.get("lstrip") or entry.get("rstrip") or entry.get("single_word"):
             raise TokenizerError(f"an added token must match as it stands; got {entry!r}")

@@ -7,7 +7,7 @@ Exit codes: 0 done, 1 the file, prompt or machine cannot do what was asked, 2 wr
 import io
 import os
 import sys
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 INTERRUPTED = 130
 
@@ -22,11 +22,25 @@ def main() -> NoReturn:
 
 
 def _prepare_output() -> None:
-    """Text always has somewhere to go, and a form there."""
+    """Text always has somewhere to go, and a form there.
+
+    A closed descriptor is taken at once: it would go to the next file that is opened, and libraries
+    that write to it by its number into that file.
+    """
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open until the end
+        sys.stdout = _nowhere(1)
+    if sys.stderr is None:
+        sys.stderr = _nowhere(2)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+
+
+def _nowhere(descriptor: int) -> TextIO:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    if nowhere != descriptor:
+        os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+    return open(descriptor, "w", errors="replace", closefd=False)
 
 
 def _run() -> NoReturn:

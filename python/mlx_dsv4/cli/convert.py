@@ -1,6 +1,5 @@
 """``mlx-dsv4 convert``: turn a checkpoint of safetensors files into a GGUF file."""
 
-import errno
 import signal
 import sys
 import time
@@ -10,6 +9,7 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
+from mlx_dsv4.cli.output import refuse_existing
 from mlx_dsv4.cli.progress import byte_progress
 
 
@@ -31,8 +31,7 @@ def convert(
     """
     from mlx_dsv4.checkpoint import convert as write
 
-    if out.exists() and not force:
-        raise FileExistsError(errno.EEXIST, "exists; --force replaces it", str(out))
+    refuse_existing(out, force=force)
     signal.signal(signal.SIGTERM, _end)
     progress = byte_progress("converting")
     task = progress.add_task("weights", total=None)

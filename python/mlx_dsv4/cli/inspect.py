@@ -1,5 +1,6 @@
 """``mlx-dsv4 inspect``: the model card of a GGUF file."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from mlx_dsv4.config import ModelConfig
-    from mlx_dsv4.gguf import ModelCard
+    from mlx_dsv4.gguf import GGUFFile, ModelCard
 
 NAMES_SHOWN = 20
 
@@ -25,6 +26,7 @@ def inspect(
     with GGUFFile(file) as opened:
         card = model_card(opened)
         resident = sum(MappedFile(path).resident_bytes() for path in opened.paths)
+        faults = _faults_beyond_header(opened, card.config) if card.config else {}
     console = Console(highlight=False, soft_wrap=True)
     _print_file(console, card)
     if card.config is not None:
@@ -35,16 +37,26 @@ def inspect(
             f"{card.kv_fixed_bytes:,} fixed (bfloat16 rows)"
         )
     _print_formats(console, card)
-    limits = _unmet_limits(card)
-    _print_problems(console, card, limits)
-    if not card.runs or limits:
+    runs = card.runs and not any(faults.values())
+    _print_problems(console, card, faults)
+    if not runs:
         raise typer.Exit(1)
+    console.print("[green]runs[/green]: nothing is missing, wrong or unsupported")
 
 
-def _unmet_limits(card: "ModelCard") -> list[str]:
+def _faults_beyond_header(file: "GGUFFile", config: "ModelConfig") -> dict[str, list[str]]:
+    """What loading refuses besides all that the card lists, under a title each."""
+    from mlx_dsv4.engine.load_info import tokenizer_of
+    from mlx_dsv4.errors import TokenizerError
+    from mlx_dsv4.gguf.values import value_faults
     from mlx_dsv4.model.limits import unmet_limits
 
-    return unmet_limits(card.config, "official") if card.config else []
+    faults = {"wrong values": value_faults(config, file), "tokenizer": []}
+    try:
+        tokenizer_of(file, config)
+    except TokenizerError as error:
+        faults["tokenizer"].append(str(error))
+    return faults | {"no kernel": unmet_limits(config, "official")}
 
 
 def _print_file(console: Console, card: "ModelCard") -> None:
@@ -97,7 +109,7 @@ def _print_formats(console: Console, card: "ModelCard") -> None:
     console.print(table)
 
 
-def _print_problems(console: Console, card: "ModelCard", limits: list[str]) -> None:
+def _print_problems(console: Console, card: "ModelCard", faults: Mapping[str, list[str]]) -> None:
     if card.config_error:
         console.print(f"[red]cannot run[/red]  {escape(card.config_error)}")
     report = card.tensors
@@ -108,9 +120,8 @@ def _print_problems(console: Console, card: "ModelCard", limits: list[str]) -> N
         _print_names(console, "unmatched", list(report.unmatched))
         _print_names(console, "ignored", list(report.ignored))
     _print_names(console, "keys nobody reads", list(card.unread_keys))
-    _print_names(console, "no kernel", limits)
-    if card.runs and not limits:
-        console.print("[green]runs[/green]: nothing is missing, wrong or unsupported")
+    for title, lines in faults.items():
+        _print_names(console, title, lines)
 
 
 def _print_names(console: Console, title: str, names: list[str]) -> None:

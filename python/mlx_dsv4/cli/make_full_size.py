@@ -1,10 +1,11 @@
 """``mlx-dsv4 make-full-size``: write a sparse file with V4-Flash's tensors."""
 
-import errno
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from mlx_dsv4.cli.output import refuse_existing
 
 
 def make_full_size(
@@ -18,8 +19,7 @@ def make_full_size(
     """
     from mlx_dsv4.gguf.full_size import write_full_size
 
-    if out.exists() and not force:
-        raise FileExistsError(errno.EEXIST, "exists; --force replaces it", str(out))
+    refuse_existing(out, force=force)
     write_full_size(out)
     found = out.stat()
     typer.echo(

@@ -1,10 +1,11 @@
 """``mlx-dsv4 make-tiny``: write a small random model of the real architecture."""
 
-import errno
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+from mlx_dsv4.cli.output import refuse_existing
 
 Format = Literal["f32", "f16", "bf16", "q8_0", "mxfp4"]
 
@@ -28,8 +29,7 @@ def make_tiny(
     from mlx_dsv4.gguf.tiny import Formats, random_weights, tiny_config, write_model
     from mlx_dsv4.gguf.vocabulary import make_vocabulary
 
-    if out.exists() and not force:
-        raise FileExistsError(errno.EEXIST, "exists; --force replaces it", str(out))
+    refuse_existing(out, force=force)
     config = tiny_config()
     formats = Formats(dense, experts, embedding, output, router, elementwise)
     weights = random_weights(config, seed)

@@ -19,6 +19,7 @@ from mlx_dsv4.engine.load_info import (
     Status,
     effective_release,
     serving_context,
+    tokenizer_of,
 )
 from mlx_dsv4.engine.output import Output
 from mlx_dsv4.engine.params import Params
@@ -31,7 +32,7 @@ from mlx_dsv4.engine.slot import Slot
 from mlx_dsv4.engine.slots import Slots
 from mlx_dsv4.engine.stream import Mailbox, Stream
 from mlx_dsv4.engine.turns import Turns
-from mlx_dsv4.errors import ParamsError, PlanError, PromptError, TokenizerError
+from mlx_dsv4.errors import ParamsError, PlanError, PromptError
 from mlx_dsv4.gguf import GGUFFile, model_card
 from mlx_dsv4.gguf.preload import Progress as PreloadProgress
 from mlx_dsv4.gguf.preload import preload as read_ahead
@@ -134,11 +135,11 @@ class Engine(Requests):
 
         Raises:
             DeviceError: "gpu" was asked for and is not there; the file has not been opened.
-            FileNotFoundError: there is no such file.
+            OSError: the path cannot be opened, FileNotFoundError where there is no such file, or
+                a read fails; names the file. The folder of the store cannot be made.
             FileFormatError, UnsupportedModelError, ConfigError, TensorError, TokenizerError:
                 the file cannot be run; the message names the thing, and nothing is kept.
             PlanError: ``context`` or ``slots`` is out of its range.
-            OSError: the folder of the store cannot be made.
         """
         start = time.perf_counter()
         kernel_device = ops.kernel_device(device)
@@ -147,13 +148,8 @@ class Engine(Requests):
             raise PlanError(f"slots must be an integer >= 1; got {slots!r}")
         with GGUFFile(path) as file:
             weights = load_weights(file)
-            tokenizer = Tokenizer.from_metadata(file.metadata)
+            tokenizer = tokenizer_of(file, weights.config)
             card, paths = model_card(file), file.paths
-        if tokenizer.vocab_size > weights.config.vocab:
-            raise TokenizerError(
-                f"the vocabulary must fit the {weights.config.vocab} rows of token_embd.weight; "
-                f"got {tokenizer.vocab_size} tokens"
-            )
         context = serving_context(context, weights.config)
         if store is not None and not isinstance(store, CacheStore):
             store = CacheStore(store, serving.store_bytes)
@@ -267,7 +263,7 @@ class Engine(Requests):
                 on_done=on_done,
             )
         )
-        return Stream(mailbox)
+        return Stream(mailbox, self)
 
     def chat_parts(self) -> tuple[ChatEncoding, Turns]:
         """What renders messages, and the answers that were sampled."""

@@ -4,10 +4,11 @@ import os
 from dataclasses import dataclass
 
 from mlx_dsv4.config import ModelConfig
-from mlx_dsv4.errors import PlanError
-from mlx_dsv4.gguf import ModelCard
+from mlx_dsv4.errors import PlanError, TokenizerError
+from mlx_dsv4.gguf import GGUFFile, ModelCard
 from mlx_dsv4.gguf.release import Release
 from mlx_dsv4.model import Numerics, WeightMemory
+from mlx_dsv4.text import Tokenizer
 
 CONTEXT_VARIABLE = "MLX_DSV4_CONTEXT"
 
@@ -118,6 +119,21 @@ class Status:
     running: int
     waiting: int
     scratch_bytes: int
+
+
+def tokenizer_of(file: GGUFFile, config: ModelConfig) -> Tokenizer:
+    """The tokenizer of a file.
+
+    Raises:
+        TokenizerError: the file describes none, or one with more tokens than its model has.
+    """
+    tokenizer = Tokenizer.from_metadata(file.metadata)
+    if tokenizer.vocab_size > config.vocab:
+        raise TokenizerError(
+            f"the vocabulary must fit the {config.vocab} rows of token_embd.weight; "
+            f"got {tokenizer.vocab_size} tokens"
+        )
+    return tokenizer
 
 
 def serving_context(asked: int | None, config: ModelConfig) -> int:

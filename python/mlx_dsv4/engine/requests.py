@@ -60,7 +60,7 @@ class Requests(ABC):
         """
         if isinstance(prompt, str):
             prompt = [self.tokenizer.bos_id, *self.tokenizer.encode(prompt)] if prompt else []
-        output = PlainOutput(self.tokenizer.stream(), StopStrings(params.stop))
+        output = PlainOutput(self.tokenizer.stream(control=False), StopStrings(params.stop))
         return self._submit(prompt, params, output)
 
     def chat(
@@ -120,7 +120,7 @@ class Requests(ABC):
         prompt = encoding.render(
             messages, tools=tools, thinking=thinking, effort=effort, tool_choice=tool_choice
         )
-        output = ChatOutput(self.tokenizer.stream(), prompt.parser(params.stop))
+        output = ChatOutput(self.tokenizer.stream(control=False), prompt.parser(params.stop))
 
         def remember(result: Result) -> None:
             # A stop string is not in the message, and what was cancelled may lack held-back text.

@@ -32,7 +32,7 @@ class Errand:
 
     slot: Slot
     work: Callable[[], None]
-    cancel: Callable[[], None]
+    cancel: Callable[[Exception], None]
 
 
 class Scheduler:
@@ -79,6 +79,7 @@ class Scheduler:
         self._since_slice = decode_quantum
         self._unsaved = False
         self._closing = False
+        self._woken = False
         self._thread: Thread | None = None
 
     @property
@@ -106,9 +107,10 @@ class Scheduler:
                     f"at most {self._max_waiting} requests may wait; there are as many: "
                     f"try again later"
                 )
+            request.mailbox.on_cancel = self.wake
             self._waiting.append(request)
             self._start()
-            self._changed.notify()
+        self.wake()
 
     def call(self, function: Callable[[], T]) -> T:
         """Run a function between two steps, in the thread of the model; its result.
@@ -131,23 +133,19 @@ class Scheduler:
             ClosedError: the engine has been closed.
         """
         future: Future[None] = Future()
-        closed = ClosedError(self._closed_message)
-        errand = Errand(
-            slot, lambda: _settle(future, function), lambda: future.set_exception(closed)
-        )
+        errand = Errand(slot, lambda: _settle(future, function), future.set_exception)
         with self._changed:
             self._check_open()
             self._waiting.append(errand)
             self._start()
-            self._changed.notify()
+        self.wake()
         future.result()
 
-    def post(self, function: Callable[[], None]) -> None:
-        """Run a function between two steps, without waiting; not at all once it is closed."""
+    def wake(self) -> None:
+        """Look again at who waits: a slot may have become free."""
         with self._changed:
-            if not self._closing:
-                self._calls.append(function)
-                self._changed.notify()
+            self._woken = True
+            self._changed.notify()
 
     def close(self) -> None:
         """End what runs and waits with ClosedError, and keep what the slots hold."""
@@ -176,24 +174,34 @@ class Scheduler:
 
     def _loop(self) -> None:
         while self._wait():
-            self._run_calls()
-            self._drop_cancelled()
-            self._admit()
-            if self._runs:
-                self._step()
-            elif self._unsaved and not self._waiting and not self._calls:
-                self._unsaved = False
-                for slot in self._slots:
-                    self._slots.keep(slot)
-        self._shut()
+            try:
+                self._turn()
+            except Exception as error:
+                # Those who wait must hear of it, whatever it is.
+                _log.exception("the engine failed")
+                self._end_all(error)
+        self._end_all(ClosedError(self._closed_message))
+        for slot in self._slots:
+            self._slots.keep(slot)
+
+    def _turn(self) -> None:
+        self._run_calls()
+        self._drop_cancelled()
+        self._admit()
+        if self._runs:
+            self._step()
+        elif self._unsaved and not self._waiting and not self._calls:
+            self._unsaved = False
+            for slot in self._slots:
+                self._slots.keep(slot)
 
     def _wait(self) -> bool:
         """Until there is something to do; False once it is closed."""
         with self._changed:
-            while not (
-                self._closing or self._calls or self._waiting or self._runs or self._unsaved
-            ):
+            # Who waits is looked at when something has changed, not over and over.
+            while not (self._closing or self._woken or self._calls or self._runs or self._unsaved):
                 self._changed.wait()
+            self._woken = False
             return not self._closing
 
     def _run_calls(self) -> None:
@@ -316,22 +324,22 @@ class Scheduler:
         self._runs = [run for run in self._runs if not run.ended]
         for run in ended:
             run.slot.busy = False
-        self._unsaved = True
+        self._unsaved = self._woken = True
         if not all(run.complete for run in ended):
             release_scratch(0)
 
-    def _shut(self) -> None:
+    def _end_all(self, error: Exception) -> None:
+        """Tell everybody who runs or waits."""
         for run in self._runs:
-            run.fail(ClosedError(self._closed_message))
+            run.fail(error)
+        self._leave()
         for request in self._waiting_now():
+            self._stop_waiting(request)
             if isinstance(request, Errand):
-                request.cancel()
+                request.cancel(error)
             else:
-                request.mailbox.put(ClosedError(self._closed_message))
+                request.mailbox.put(error)
         self._run_calls()
-        for slot in self._slots:
-            self._slots.keep(slot)
-        self._runs, self._waiting = [], deque()
 
 
 def _settle(future: "Future[T]", function: Callable[[], T]) -> None:

@@ -37,7 +37,7 @@ class Session(Requests):
         self._engine = engine
         self._slot: Slot | None = slot
         self._scheduler = scheduler
-        self._give_back = finalize(self, scheduler.post, lambda: _release(slot))
+        self._give_back = finalize(self, _release, slot, scheduler)
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -119,5 +119,6 @@ class Session(Requests):
         return self._engine.chat_parts()
 
 
-def _release(slot: Slot) -> None:
+def _release(slot: Slot, scheduler: Scheduler) -> None:
     slot.held_by_session = False
+    scheduler.wake()

@@ -19,6 +19,7 @@ from mlx_dsv4.cache import (
 from mlx_dsv4.cache.plan import GROWTH_TOKENS
 from mlx_dsv4.engine.events import Reuse
 from mlx_dsv4.engine.reuse import Held, choose
+from mlx_dsv4.errors import Dsv4Error
 from mlx_dsv4.model import Model
 
 LEAST_CAPACITY_TOKENS = 4096
@@ -127,6 +128,8 @@ class Slot:
         assert other.cache is not None
         cache = other.cache.branch(anchor)
         cache.grow(max(self._capacity_for(needed_tokens), cache.capacity_tokens))
+        # Its buffers now, not in a step that others take part in and that would fail with it.
+        assert cache.layers
         self._replace(cache, other.ledger[: anchor.position], None)
         self.anchor()
 
@@ -202,7 +205,7 @@ class Slot:
             for anchor in anchors[-1:]:
                 store.save(cache, tokens=self.ledger[: anchor.position], snapshot=anchor)
             store.save(cache, tokens=self.ledger, logits=self.logits)
-        except (OSError, ValueError) as error:
+        except (OSError, Dsv4Error) as error:
             _log.warning("slot %d is not saved: %s", self.index, error)
         self.saved = list(self.ledger)
 

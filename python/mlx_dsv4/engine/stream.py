@@ -13,6 +13,7 @@ class Mailbox:
 
     Attributes:
         cancelled: Whether the reader wants no more; looked at between steps.
+        on_cancel: Called when it becomes so.
     """
 
     def __init__(self) -> None:
@@ -20,6 +21,14 @@ class Mailbox:
         self._changed = Condition()
         self._wake: Callable[[], None] | None = None
         self.cancelled = False
+        self.on_cancel: Callable[[], None] | None = None
+
+    def cancel(self) -> None:
+        """The reader wants no more."""
+        if not self.cancelled:
+            self.cancelled = True
+            if self.on_cancel is not None:
+                self.on_cancel()
 
     def put(self, item: Event | BaseException) -> None:
         """Add an event, or the error that ends them."""
@@ -55,12 +64,17 @@ class Stream:
     It computes whether anybody reads or not. Leaving a ``for`` loop, a ``with`` block or the last
     reference behind cancels it; a session is consistent afterwards. One reader at a time.
 
+    Args:
+        mailbox: Where the events come.
+        owner: Kept while somebody reads: an engine that nobody refers to closes itself.
+
     Raises:
         Dsv4Error: from the iteration, what ended the generation.
     """
 
-    def __init__(self, mailbox: Mailbox) -> None:
+    def __init__(self, mailbox: Mailbox, owner: object = None) -> None:
         self._mailbox = mailbox
+        self._owner = owner
         self._result: Result | None = None
         self._error: BaseException | None = None
 
@@ -103,7 +117,7 @@ class Stream:
 
     def cancel(self) -> None:
         """Stop after the step that is running; the last event says "cancelled"."""
-        self._mailbox.cancelled = True
+        self._mailbox.cancel()
 
     def __enter__(self) -> "Stream":
         return self

@@ -64,7 +64,10 @@ class ModelCard:
 
     @property
     def runs(self) -> bool:
-        """Whether nothing listed here keeps the file from loading."""
+        """Whether nothing that the header says keeps the file from loading.
+
+        ``mlx-dsv4 inspect`` also looks at the tokenizer, at values and at what kernels serve.
+        """
         report = self.tensors
         return report is not None and not (report.missing or report.wrong or report.unsupported)
 

@@ -14,6 +14,7 @@ from mlx_dsv4.gguf.names import expected_tensors
 from mlx_dsv4.gguf.random_rows import random_rows
 from mlx_dsv4.gguf.reader import GGUFFile, TensorInfo
 from mlx_dsv4.gguf.vocabulary import NORMAL, Vocabulary, make_vocabulary
+from mlx_dsv4.paths import followed, naming, usable_path
 
 # The formats of the 80.8 GiB file that most people download, by the end of a name; the first match.
 FORMATS = {
@@ -35,7 +36,7 @@ def format_of(name: str) -> str:
 
 
 def write_full_size(path: str | os.PathLike[str], config: ModelConfig = V4_FLASH) -> None:
-    """Write a sparse file with every tensor of a model; an existing one is replaced.
+    """Write a sparse file with every tensor of a model, in place of what is there or linked to.
 
     Norms are ones, expert ids and the last 100 rows of ``token_embd.weight``, ``output.weight`` and
     of the last layer's experts are random; all other weights are zeros.
@@ -47,18 +48,24 @@ def write_full_size(path: str | os.PathLike[str], config: ModelConfig = V4_FLASH
     Raises:
         OSError: the file cannot be written.
     """
-    unfinished = Path(f"{os.fspath(path)}.unfinished")
+    path = followed(usable_path(path))
+    unfinished = Path(f"{path}.unfinished")
     try:
         formats = {name: format_of(name) for name in expected_tensors(config)}
-        write_header(unfinished, config, _vocabulary(config.vocab), formats)
-        with GGUFFile(unfinished) as file, unfinished.open("r+b") as out:
-            for info in file.tensors.values():
-                data = _contents(info, config)
-                out.seek(info.offset + info.n_bytes - data.nbytes)
-                out.write(data.tobytes())
+        with naming(path):
+            write_header(unfinished, config, _vocabulary(config.vocab), formats)
+            _write_contents(unfinished, config)
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _write_contents(path: Path, config: ModelConfig) -> None:
+    with GGUFFile(path) as file, path.open("r+b") as out:
+        for info in file.tensors.values():
+            data = _contents(info, config)
+            out.seek(info.offset + info.n_bytes - data.nbytes)
+            out.write(data.tobytes())
 
 
 def _vocabulary(size: int) -> Vocabulary:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from mlx_dsv4.paths import naming
+
 PIECE_BYTES = 8 << 20
 
 Progress = Callable[[int, int], None]
@@ -24,7 +26,7 @@ def preload(paths: Sequence[Path], on_progress: Progress | None = None) -> None:
     piece = bytearray(PIECE_BYTES)
     done = 0
     for path in paths:
-        with path.open("rb", buffering=0) as file:
+        with naming(path), path.open("rb", buffering=0) as file:
             while n_bytes := file.readinto(piece):
                 done += n_bytes
                 if on_progress:

@@ -14,6 +14,7 @@ from mlx_dsv4.errors import FileFormatError, UnsupportedModelError
 from mlx_dsv4.gguf.blocks import FORMATS, n_bytes_of
 from mlx_dsv4.gguf.header import DEFAULT_ALIGNMENT, MAGIC, Header, TensorEntry, read_header
 from mlx_dsv4.gguf.parts import check_part, check_total, part_paths
+from mlx_dsv4.paths import naming, refuse_other_than_file, usable_path
 
 # First bytes -> what a file without the GGUF magic is.
 _FOREIGN = {
@@ -71,7 +72,7 @@ class GGUFFile:
     out stay valid after :meth:`close`.
 
     Raises:
-        OSError: the path cannot be opened.
+        OSError: the path cannot be opened or read.
         FileFormatError: not GGUF, cut off, or inconsistent; the message names section and offset.
 
     Attributes:
@@ -84,7 +85,7 @@ class GGUFFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = usable_path(path)
         first, identity = _map_file(self.path)
         self.identities = [identity]
         header = read_header(first, str(self.path))
@@ -143,13 +144,11 @@ class GGUFFile:
 
 
 def _map_file(path: Path) -> tuple[mmap, tuple[int, int, int]]:
-    if path.is_dir():
-        checkpoint = any(path.glob("*.safetensors"))
-        inside = f" of safetensors files: {_TO_GGUF}" if checkpoint else ""
-        raise FileFormatError(f"{path}: must be a GGUF file; got a directory{inside}")
-    if path.exists() and not path.is_file():
-        raise FileFormatError(f"{path}: must be a GGUF file; got a device, socket or pipe")
-    with path.open("rb") as file:
+    if path.is_dir() and any(path.glob("*.safetensors")):
+        found = f"a directory of safetensors files: {_TO_GGUF}"
+        raise FileFormatError(f"{path}: must be a GGUF file; got {found}")
+    refuse_other_than_file(path, "a GGUF file")
+    with naming(path), path.open("rb") as file:
         head = file.read(64)
         if head[: len(MAGIC)] != MAGIC:
             raise FileFormatError(f"{path}: must be a GGUF file; got {_recognise(head)}")

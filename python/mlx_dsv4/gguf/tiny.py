@@ -16,6 +16,7 @@ from mlx_dsv4.gguf.blocks import block_shape, quantize
 from mlx_dsv4.gguf.metadata import add_config, add_vocabulary
 from mlx_dsv4.gguf.names import TensorSpec, expected_tensors
 from mlx_dsv4.gguf.vocabulary import Vocabulary
+from mlx_dsv4.paths import followed, usable_path
 
 Weights = dict[str, NDArray[Any]]
 
@@ -160,7 +161,7 @@ def write_model(
     """Write a GGUF file with the keys that llama.cpp writes and reads.
 
     Args:
-        path: Of the file; an existing one is replaced.
+        path: Of the file; an existing one is replaced, or that which it links to.
         config: Its ``vocab`` is the length of ``vocabulary``.
         weights: One array for each of :func:`expected_tensors`.
         formats: How to store them.
@@ -181,6 +182,7 @@ def write_model(
         if weights[name].shape != spec.shape:
             raise ValueError(f"{name} must be {list(spec.shape)}; got {list(weights[name].shape)}")
     # A file that is mapped somewhere must not change under its reader, nor be half written.
+    path = followed(usable_path(path))
     unfinished = f"{os.fspath(path)}.unfinished"
     writer = gguf.GGUFWriter(unfinished, ARCHITECTURES[0])
     add_config(writer, config)

@@ -15,12 +15,11 @@ from mlx_dsv4.gguf import (
     PACKED,
     GGUFFile,
     block_shape,
-    check_expert_ids,
     check_tensors,
-    dequantize,
     expected_tensors,
 )
 from mlx_dsv4.gguf.release import release_of
+from mlx_dsv4.gguf.values import expert_table, finite_values
 
 SAMPLE_BYTES = 4096  # of each tensor: the page that is read anyway when it is first used
 
@@ -188,7 +187,8 @@ def load_weights(file: GGUFFile) -> Weights:
 
     Raises:
         ConfigError, UnsupportedModelError: the metadata is not that of a model we run.
-        TensorError: tensors are missing or wrong; names them all.
+        TensorError: tensors are missing or wrong, names them all; or one that is decoded holds a
+            value that no model has.
         FileFormatError: the file was replaced or changed since it was opened.
     """
     release_of(file.metadata, file.path)
@@ -247,13 +247,10 @@ class _Binder:
         return Matrix(self.mapped[info.part].view(info.offset, shape), info.format)
 
     def array(self, name: str) -> mx.array:
-        info = self.file.tensors[name]
-        return mx.array(dequantize(self.file.raw(name), info.format, info.shape))
+        return mx.array(finite_values(self.file, name))
 
     def table(self, name: str, experts: int) -> mx.array:
-        ids = self.file.raw(name).view(np.int32).reshape(self.specs[name].shape)
-        check_expert_ids(name, ids, experts)
-        return mx.array(ids)
+        return mx.array(expert_table(self.file, name, experts))
 
     def hyper(self, prefix: str, norm: str) -> HyperWeights:
         fn, base, scale = (self.array(f"{prefix}_{p}.weight") for p in ("fn", "base", "scale"))

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlx_dsv4 import _ext
+from mlx_dsv4.paths import usable_path
 
 
 def uninitialized(shape: Sequence[int], dtype: mx.Dtype) -> mx.array:
@@ -57,11 +58,12 @@ class MappedFile:
         path: File to map.
 
     Raises:
+        OSError: the path is none that a file can have.
         RuntimeError: the file cannot be opened or mapped, is empty, or is no regular file.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
-        self._file = _ext.MappedFile(fsencode(path))
+        self._file = _ext.MappedFile(fsencode(usable_path(path)))
 
     @property
     def n_bytes(self) -> int:

@@ -26,6 +26,9 @@ NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 # Turn openers: a model that makes one has ended its own turn.
 TURN_TOKENS = ("<｜User｜>", "<｜Assistant｜>")
 
+# What separates the parts of a turn.
+PART_TOKENS = ("<think>", "</think>", "｜DSML｜")
+
 SPLITS = (
     r"\p{N}{1,3}",
     # CJK ideographs, hiragana, katakana
@@ -83,6 +86,10 @@ class Tokenizer:
         self._ordinary = ordinary
         self._added = added
         self._bpe = _build_bpe(ordinary, _merge_pairs(merges, ordinary))
+        # Parts of a turn are for whoever parses it, even where a file calls them control tokens.
+        self._hidden = frozenset(
+            i for i, kind in enumerate(types) if kind == CONTROL and tokens[i] not in PART_TOKENS
+        )
         self._control = _any_of([s for s, i in added.items() if types[i] != UNUSED])
         self.bos_id = bos_id
         self.eos_id = eos_id
@@ -153,11 +160,13 @@ class Tokenizer:
     def _encode_ordinary(self, text: str) -> list[int]:
         return self._bpe.encode(text, add_special_tokens=False).ids if text else []
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Text of all ids, control tokens included.
+    def decode(self, ids: Iterable[int], *, control: bool = True) -> str:
+        """Text of ids.
 
         Args:
             ids: Ids of the vocabulary.
+            control: Whether control tokens are part of it. What separates the parts of a turn
+                (``<think>``, ``</think>``, ``｜DSML｜``) always is.
 
         Returns:
             Their text; U+FFFD where bytes are not UTF-8.
@@ -165,11 +174,19 @@ class Tokenizer:
         Raises:
             TokenizerError: an id is outside the vocabulary.
         """
-        return b"".join(map(self.bytes_of, ids)).decode("utf-8", "replace")
+        bytes_of = self.bytes_of if control else self._visible_bytes_of
+        return b"".join(map(bytes_of, ids)).decode("utf-8", "replace")
 
-    def stream(self) -> Detokenizer:
-        """A detokenizer for one stream of ids of this vocabulary."""
-        return Detokenizer(self.bytes_of)
+    def stream(self, *, control: bool = True) -> Detokenizer:
+        """A detokenizer for one stream of ids of this vocabulary.
+
+        Args:
+            control: As in :meth:`decode`.
+        """
+        return Detokenizer(self.bytes_of if control else self._visible_bytes_of)
+
+    def _visible_bytes_of(self, token_id: int) -> bytes:
+        return b"" if token_id in self._hidden else self.bytes_of(token_id)
 
     def bytes_of(self, token_id: int) -> bytes:
         """UTF-8 bytes of one token; they may begin or end inside a character.
