@@ -189,6 +189,16 @@ def test_a_stop_string_is_found_across_tokens(
     assert len(result.tokens) < len(tokens)
 
 
+def test_what_a_stop_string_might_have_begun_is_not_lost(engine: Engine, session: Session) -> None:
+    tokens = [engine.tokenizer.encode(c)[0] for c in "hello wor"]
+    params = Params(
+        max_tokens=len(tokens), stop="world", allowed_tokens=script(tokens, engine.config.vocab)
+    )
+    *events, done = session.stream([5, 6], params)
+    assert "".join(e.text for e in events if isinstance(e, Text)) == "hello wor"
+    assert (done.result.text, done.result.finish_reason) == ("hello wor", "length")
+
+
 def test_the_context_is_used_to_the_last_row() -> None:
     with load(context=10) as engine, engine.session() as session:
         assert len(session.generate(list(range(10)), Params(temperature=0)).tokens) == 1

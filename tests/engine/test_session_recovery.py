@@ -99,6 +99,38 @@ def test_a_cancel_between_slices(
         check_cold(engine, whole, GREEDY)
 
 
+def test_going_back_forgets_the_logits_of_what_came_after() -> None:
+    """Even if nothing was read since: a cancel may come first."""
+    with load(serving=Serving(decode_quantum=10_000)) as engine, engine.session() as session:
+        session.generate(random_prompt(200), GREEDY)
+        never = dict.fromkeys(engine.tokenizer.stop_ids, -1e3)
+        decoding = iter(engine.stream(random_prompt(30), Params(temperature=0, logit_bias=never)))
+        next(event for event in decoding if isinstance(event, Text))  # prompts wait from here on
+        stream = session.stream([*random_prompt(200), *random_prompt(50, 1)], GREEDY)
+        assert next(iter(stream)).reuse.tokens == 192
+        assert stream.result().finish_reason == "cancelled"
+        decoding.close()
+        assert session.tokens == tuple(random_prompt(192))
+        result = session.generate(random_prompt(192), GREEDY)
+        check_cold(engine, result, GREEDY)
+
+
+def test_a_draw_that_fails_leaves_no_logits_of_the_position_before(
+    engine: Engine, session: Session
+) -> None:
+    prompt = random_prompt(150)
+    session.generate(prompt, replace(GREEDY, max_tokens=1))
+
+    def fail_second(tokens: tuple[int, ...]) -> None:
+        if tokens:
+            raise LookupError("on purpose")
+
+    with pytest.raises(LookupError):  # the whole prompt was there, and one token was read
+        session.generate(prompt, replace(GREEDY, allowed_tokens=fail_second))
+    assert len(session.tokens) == 151
+    check_cold(engine, session.generate(session.tokens, GREEDY), GREEDY)
+
+
 def stop_after(monkeypatch: pytest.MonkeyPatch, n_calls: int, do: object) -> None:
     """Have something done when the model has been called some times."""
     from mlx_dsv4.model import Model

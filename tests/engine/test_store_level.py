@@ -81,6 +81,14 @@ def test_what_a_slot_held_is_kept_when_it_is_needed_for_something_else(folder: P
         check_cold(engine, back, GREEDY)
 
 
+def test_it_is_kept_even_if_nothing_is_ever_idle(folder: Path) -> None:
+    with load(store=folder, slots=1) as engine:
+        streams = [engine.stream(random_prompt(300, seed), GREEDY) for seed in (1, 2)]
+        one, _ = [stream.result() for stream in streams]
+        back = engine.generate([*one.prompt, *one.tokens, 5], GREEDY)
+        assert (back.reuse.kind, back.reuse.tokens) == ("disk", 307)
+
+
 def test_what_is_idle_is_saved_before_the_engine_is_closed(folder: Path) -> None:
     with load(store=folder) as engine:
         engine.generate(random_prompt(300), GREEDY)
