@@ -1,5 +1,7 @@
 """Stop strings in pieces against a search of the whole text, one character after the other."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -37,7 +39,7 @@ def cut_texts(draw: st.DrawFn) -> list[str]:
     text = draw(TEXTS)
     cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=6)))
     ends = [0, *cuts, len(text)]
-    return [text[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    return [text[a:b] for a, b in pairwise(ends)]
 
 
 @given(pieces=cut_texts(), strings=STRINGS)
