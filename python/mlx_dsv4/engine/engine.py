@@ -39,7 +39,7 @@ from mlx_dsv4.gguf.preload import preload as read_ahead
 from mlx_dsv4.gguf.release import Release
 from mlx_dsv4.model import Model, Numerics, WeightMemory, load_weights
 from mlx_dsv4.text import ChatEncoding, Tokenizer
-from mlx_dsv4.text.chat import END_THINK
+from mlx_dsv4.text.chat import CALL_MARKER, END_THINK
 
 WARM_UP_TOKENS = 64
 
@@ -71,7 +71,7 @@ class Engine(Requests):
         self.tokenizer = tokenizer
         self.info = info
         self._chat_encoding = chat_encoding
-        self._turns = Turns(tokenizer.find(END_THINK), tokenizer.eos_id)
+        self._turns = Turns(tokenizer.find(END_THINK), tokenizer.find(CALL_MARKER))
         self._n_requests = 0
         self._slots = Slots(
             [

@@ -102,8 +102,7 @@ class ChatOutput:
             yield from self._events(self._parser.finish(length=ending != "stop"))
 
     def finish_reason(self, ending: Ending) -> FinishReason:
-        calls = ending == "stop" and self._parser.finish_reason == "tool_calls"
-        return "tool_calls" if calls else ending
+        return "tool_calls" if self._parser.finish_reason == "tool_calls" else ending
 
     def _events(self, pieces: Iterator[Piece]) -> Piecewise:
         for piece in pieces:

@@ -125,7 +125,7 @@ class Requests(ABC):
         def remember(result: Result) -> None:
             # A stop string is not in the message, and what was cancelled may lack held-back text.
             if result.finish_reason != "cancelled" and not output.stopped:
-                turns.remember(result, thinking=thinking)
+                turns.remember(result, prompt)
 
         return self._submit(
             turns.splice(prompt), params, output, anchors=[prompt.system_end], on_done=remember

@@ -8,6 +8,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 from mlx_dsv4.engine.events import Result
@@ -30,37 +31,59 @@ class Sampled:
     with_reasoning: tuple[int, ...] | None
     without: tuple[int, ...]
 
+    @property
+    def n_tokens(self) -> int:
+        return len(self.without) + len(self.with_reasoning or ())
+
 
 class Turns:
     """Answers by the message that they became; the least recently used are forgotten first.
 
+    Any thread may use it.
+
     Args:
         end_think: Id of ``</think>``; None where the vocabulary has none.
-        end: Id of the token that ends a turn.
+        call_marker: Id of ``｜DSML｜``, which is in each marker of a tool call; None as above.
     """
 
-    def __init__(self, end_think: int | None, end: int) -> None:
+    def __init__(self, end_think: int | None, call_marker: int | None) -> None:
         self._end_think = end_think
-        self._end = end
+        self._call_marker = call_marker
         self._known: OrderedDict[str, Sampled] = OrderedDict()
         self._n_tokens = 0
+        self._lock = Lock()
 
-    def remember(self, result: Result, *, thinking: bool) -> None:
-        """Keep the tokens of an answer that its message has all the text of."""
-        tokens = list(result.tokens)
-        if tokens[-1:] == [self._end]:
-            tokens.pop()
-        whole = tuple(tokens) if thinking else None
-        after = tokens.index(self._end_think) + 1 if self._end_think in tokens else len(tokens)
-        without = tuple(tokens[after:]) if thinking else tuple(tokens)
+    def remember(self, result: Result, prompt: ChatPrompt) -> None:
+        """Keep the tokens of an answer that is a whole turn, whose message has all its text.
+
+        What is left is rendered from its message: an answer that continues a message, that was
+        cut in a tool call, or in the reasoning, which then lacks its end.
+        """
         key = _key(result.message)
-        if key is None:
+        sampled = self._sampled(result, prompt)
+        if key is None or sampled is None:
             return
-        self._forget(key)
-        self._known[key] = Sampled(result.reasoning, whole, without)
-        self._n_tokens += len(tokens)
-        while self._n_tokens > MOST_TOKENS:
-            self._forget(next(iter(self._known)))
+        with self._lock:
+            self._forget(key)
+            self._known[key] = sampled
+            self._n_tokens += sampled.n_tokens
+            while self._n_tokens > MOST_TOKENS:
+                self._forget(next(iter(self._known)))
+
+    def _sampled(self, result: Result, prompt: ChatPrompt) -> Sampled | None:
+        if prompt.answer is None:
+            return None
+        cut = result.finish_reason == "length"
+        if cut and self._call_marker in result.tokens:
+            return None
+        # What the prompt opens belongs to the turn: a tool call that is required.
+        tokens = prompt.ids[prompt.answer :] + list(result.tokens if cut else result.tokens[:-1])
+        if prompt.ids[prompt.answer - 1] == self._end_think:
+            return Sampled("", None, tuple(tokens))
+        if self._end_think not in tokens:
+            return None
+        after = tokens.index(self._end_think) + 1
+        return Sampled(result.reasoning, tuple(tokens), tuple(tokens[after:]))
 
     def splice(self, prompt: ChatPrompt) -> list[int]:
         """The ids of a prompt, with remembered turns as they were sampled."""
@@ -75,10 +98,11 @@ class Turns:
 
     def _find(self, message: Mapping[str, Any], *, thinks: bool) -> Sequence[int] | None:
         key = _key(message)
-        sampled = self._known.get(key) if key is not None else None
-        if key is None or sampled is None:
-            return None
-        self._known.move_to_end(key)
+        with self._lock:
+            sampled = self._known.get(key) if key is not None else None
+            if key is None or sampled is None:
+                return None
+            self._known.move_to_end(key)
         if not thinks:
             return sampled.without
         given = message.get("reasoning_content") or ""
@@ -90,7 +114,7 @@ class Turns:
     def _forget(self, key: str) -> None:
         sampled = self._known.pop(key, None)
         if sampled is not None:
-            self._n_tokens -= len(sampled.with_reasoning or sampled.without)
+            self._n_tokens -= sampled.n_tokens
 
 
 def _key(message: Mapping[str, Any]) -> str | None:

@@ -19,6 +19,7 @@ Message = Mapping[str, Any]
 
 USER, ASSISTANT = "<｜User｜>", "<｜Assistant｜>"
 THINK, END_THINK = "<think>", "</think>"
+CALL_MARKER = recipe.SpecialToken.Dsml.default_str()
 _MODEL = "model"
 _EOS = recipe.SpecialToken.Eos.default_str()
 _OPTIONS = recipe.ConversionOptions().with_model_versions_by_name(
@@ -55,6 +56,8 @@ class ChatPrompt:
     Attributes:
         ids: Tokens.
         turns: The assistant's turns, in order.
+        answer: Index in the ids of the first token of the turn that is to be written, as
+            :attr:`Turn.start`; None if the answer continues a message.
         system_end: Tokens before the first user turn, which other conversations may share.
         request: Of which the answer is to be parsed.
         options: How.
@@ -62,6 +65,7 @@ class ChatPrompt:
 
     ids: list[int]
     turns: list[Turn]
+    answer: int | None
     system_end: int
     request: "recipe.ConversationRequest"
     options: "recipe.ParsingOptions"
@@ -115,8 +119,10 @@ class ChatEncoding:
         Raises:
             ChatError: the messages or tools cannot be rendered; says why.
         """
-        if effort not in self._efforts:
+        if effort is not None and effort not in ("low", "high", "max"):
             raise ChatError(f"effort must be low, high, max or None; got {effort!r}")
+        _check_mappings("message", "role and content", messages)
+        _check_mappings("tool", "type and function", tools)
         messages = [_with_known_role(message) for message in messages]
         converted = _convert(messages, tools, thinking=thinking, tool_choice=tool_choice)
         asked = converted.conversation
@@ -125,7 +131,7 @@ class ChatEncoding:
             thinking_mode=asked.thinking_mode,
             tools=asked.tools,
             tool_choice=asked.tool_choice,
-            reasoning_effort=self._efforts[effort] if thinking else None,  # type: ignore[arg-type]
+            reasoning_effort=self._efforts[effort],  # type: ignore[arg-type]
         )
         rendered = self._encoding.render_conversation(conversation)
         ids, specials = self._encode(rendered)
@@ -134,6 +140,7 @@ class ChatEncoding:
         return ChatPrompt(
             ids=ids,
             turns=_turns(specials, assistants),
+            answer=_answer(specials, len(assistants)),
             system_end=next((at for at, token in specials if token == USER), 0),
             request=request,
             options=converted.parsing_options,
@@ -222,9 +229,15 @@ def _call(delta: Mapping[str, Any]) -> tuple[int, str, str, str]:
     return delta["index"], delta.get("id") or "", function.get("name") or "", arguments
 
 
+def _check_mappings(name: str, keys: str, values: object) -> None:
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        raise ChatError(f"{name}s must be a list of mappings; got {values!r}")
+    for value in values:
+        if not isinstance(value, Mapping):
+            raise ChatError(f"a {name} must be a mapping with {keys}; got {value!r}")
+
+
 def _with_known_role(message: Message) -> Message:
-    if not isinstance(message, Mapping):
-        raise ChatError(f"a message must be a mapping with role and content; got {message!r}")
     # OpenAI's clients say "developer" where DeepSeek's say "system".
     return {**message, "role": "system"} if message.get("role") == "developer" else message
 
@@ -263,3 +276,11 @@ def _turns(specials: Sequence[tuple[int, str]], assistants: Sequence[Message]) -
         if end is not None and rest[0][1] in (THINK, END_THINK):
             turns.append(Turn(message, rest[0][0] + 1, end, rest[0][1] == THINK))
     return turns
+
+
+def _answer(specials: Sequence[tuple[int, str]], n_assistants: int) -> int | None:
+    """Where the turn begins that no message is of."""
+    begins = [i for i, (_, token) in enumerate(specials) if token == ASSISTANT]
+    if len(begins) != n_assistants + 1:
+        return None
+    return specials[begins[-1] + 1][0] + 1
