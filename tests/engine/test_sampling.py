@@ -176,6 +176,7 @@ def test_logprobs_without_alternatives_and_without_anything() -> None:
         ({"temperature": float("nan")}, "temperature must be a number >= 0 .*; got nan"),
         ({"temperature": float("inf")}, "temperature must be a number >= 0 and <= 1e.30; got inf"),
         ({"temperature": "1"}, "temperature must be a number >= 0 .*; got '1'"),
+        ({"temperature": 10**400}, "temperature must be a number >= 0 and <= 1e.30; got 10"),
         ({"top_k": -1}, "top_k must be an integer >= 0; got -1"),
         ({"top_k": 2.5}, "top_k must be an integer >= 0; got 2.5"),
         ({"top_p": 0.0}, "top_p must be a number above 0 and <= 1; got 0.0"),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
+from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -109,7 +110,8 @@ def _integer(name: str, value: object, least: int, *none: None, most: int | None
 
 def _number(name: str, value: object, least: float, most: float, *, above: bool = False) -> None:
     real = isinstance(value, Real) and not isinstance(value, bool)
-    number = float(value) if real else float("nan")  # type: ignore[arg-type]
+    # As it is: not every integer fits a float.
+    number: Any = value if real else float("nan")
     if not (least < number if above else least <= number) or not number <= most:
         low = f"above {least:g}" if above else f">= {least:g}"
         raise _wrong(name, f"a number {low} and <= {most:g}", value)
