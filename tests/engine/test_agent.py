@@ -5,9 +5,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+
 from chats import TOOL, calls_text, odd_tokens, user
 from cold import check_cold, load, script
-
 from mlx_dsv4 import Engine, Params
 from mlx_dsv4.engine import Result
 from mlx_dsv4.engine.turns import Turns

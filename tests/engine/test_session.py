@@ -8,8 +8,8 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
-from cold import CONTEXT, GREEDY, check_cold, cold_tokens, load, random_prompt, script
 
+from cold import CONTEXT, GREEDY, check_cold, cold_tokens, load, random_prompt, script
 from mlx_dsv4 import Engine, Params, Session
 from mlx_dsv4.engine import Done, Progress, Serving, Text
 from mlx_dsv4.errors import (

@@ -7,8 +7,8 @@ from threading import Thread
 
 import mlx.core as mx
 import pytest
-from cold import GREEDY, check_cold, cold_tokens, load, random_prompt
 
+from cold import GREEDY, check_cold, cold_tokens, load, random_prompt
 from mlx_dsv4 import Engine, Params, Session
 from mlx_dsv4.cache import Cache
 from mlx_dsv4.engine import Serving, Text

@@ -9,8 +9,8 @@ from threading import Event, Thread
 from types import SimpleNamespace
 
 import pytest
-from cold import GREEDY, check_cold, load, random_prompt
 
+from cold import GREEDY, check_cold, load, random_prompt
 from mlx_dsv4 import Engine, Params, Session
 from mlx_dsv4.engine import Result, Serving, Text
 from mlx_dsv4.errors import AllocationError, SlotError

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cold import GREEDY, check_cold, load, random_prompt
 
+from cold import GREEDY, check_cold, load, random_prompt
 from mlx_dsv4 import Engine
 from mlx_dsv4.cache import CacheStore
 from mlx_dsv4.engine import Serving

@@ -8,8 +8,8 @@ from dataclasses import replace
 from threading import Thread
 
 import pytest
-from cold import GREEDY, check_cold, cold_tokens, load, random_prompt
 
+from cold import GREEDY, check_cold, cold_tokens, load, random_prompt
 from mlx_dsv4 import Engine, Params
 from mlx_dsv4.engine import Done, Text
 from mlx_dsv4.errors import LogitsError

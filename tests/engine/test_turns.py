@@ -7,8 +7,8 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from chats import TOOL, answered, calls_text, odd_tokens, user
 
+from chats import TOOL, answered, calls_text, odd_tokens, user
 from mlx_dsv4.engine.turns import Turns
 from mlx_dsv4.gguf import GGUFFile
 from mlx_dsv4.text import ChatEncoding, Tokenizer
