@@ -213,7 +213,9 @@ def test_a_tool_call_is_streamed_in_deltas(
             if event.type == "chunk" and event.chunk.choices[0].delta.tool_calls
         ]
         final = stream.get_final_completion().choices[0]
-    assert [(bool(delta.id), delta.index) for delta in deltas[:2]] == [(True, 0), (False, 0)]
+    assert deltas[0].id is not None
+    assert deltas[0].type == "function"
+    assert {(delta.index, delta.id, delta.type) for delta in deltas[1:]} == {(0, None, None)}
     assert final.finish_reason == "tool_calls"
     assert final.message.tool_calls is not None
     assert json.loads(final.message.tool_calls[0].function.arguments) == {"city": "Paris"}
