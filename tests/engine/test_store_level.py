@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cold import GREEDY, check_cold, load, random_prompt
-from mlx_dsv4 import Engine
+from mlx_dsv4 import Engine, Params
 from mlx_dsv4.cache import CacheStore
 from mlx_dsv4.engine import Serving
 from tiny_models import tiny_model
@@ -94,6 +94,25 @@ def test_what_is_idle_is_saved_before_the_engine_is_closed(folder: Path) -> None
         engine.generate(random_prompt(300), GREEDY)
         settle(engine)
         assert saved(folder) == [292, 307]
+
+
+def test_a_restarted_engine_goes_on_with_a_conversation(folder: Path) -> None:
+    """Answers of random weights are cut into tokens as no encoder would, and end in odd bytes."""
+    system = {"role": "system", "content": "Rows, spans and windows. " * 40}
+    messages = [system, {"role": "user", "content": "Go on."}]
+    never = dict.fromkeys(range(1000, 1024), -1e3)  # control tokens
+    params = Params(max_tokens=30, seed=4, logit_bias=never)
+    with load(store=folder) as engine:
+        first = engine.chat(messages, params, thinking=False)
+        held = [*first.prompt, *first.tokens[:-1]]
+    messages += [first.message, {"role": "user", "content": "And then?"}]
+    with load(store=folder) as engine:
+        second = engine.chat(messages, params, thinking=False)
+        assert (second.reuse.kind, second.reuse.tokens) == ("disk", len(held))
+        assert list(second.prompt[: len(held)]) == held
+        check_cold(engine, second, params)
+    (kept,) = folder.glob("turns-*.jsonl")
+    assert "Go on" not in kept.read_text()
 
 
 def test_memory_comes_before_disk(folder: Path) -> None:

@@ -32,6 +32,7 @@ from mlx_dsv4.engine.slot import Slot
 from mlx_dsv4.engine.slots import Slots
 from mlx_dsv4.engine.stream import Mailbox, Stream
 from mlx_dsv4.engine.turns import Turns
+from mlx_dsv4.engine.turns_file import TurnsFile
 from mlx_dsv4.errors import ParamsError, PlanError, PromptError
 from mlx_dsv4.gguf import GGUFFile, model_card
 from mlx_dsv4.gguf.preload import Progress as PreloadProgress
@@ -71,7 +72,9 @@ class Engine(Requests):
         self.tokenizer = tokenizer
         self.info = info
         self._chat_encoding = chat_encoding
-        self._turns = Turns(tokenizer.find(END_THINK), tokenizer.find(CALL_MARKER))
+        self._turns = Turns(
+            tokenizer.find(END_THINK), tokenizer.find(CALL_MARKER), _turns_file(store, model)
+        )
         self._n_requests = 0
         self._slots = Slots(
             [
@@ -301,6 +304,14 @@ def decode_limit(max_tokens: int | None, *, context: int, prompt_tokens: int) ->
     """How many tokens may be generated: the last sampled one needs no row in the cache."""
     room = context - prompt_tokens + 1
     return room if max_tokens is None else min(max(max_tokens, 1), room)
+
+
+def _turns_file(store: CacheStore | None, model: Model) -> TurnsFile | None:
+    """Where answers of this vocabulary are kept beside the saved caches."""
+    if store is None:
+        return None
+    name = f"turns-{model.fingerprint().tokenizer}.jsonl"
+    return TurnsFile(store.folder / name, model.config.vocab)
 
 
 def _warm_up(model: Model, context: int, row_dtype: str) -> float:

@@ -6,12 +6,15 @@ the same text, white space, the spelling of JSON. Then nothing after it could be
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
+from xxhash import xxh3_128
+
 from mlx_dsv4.engine.events import Result
+from mlx_dsv4.engine.turns_file import Record, TurnsFile
 from mlx_dsv4.text import ChatPrompt
 
 MOST_TOKENS = 4_000_000  # 16 MB
@@ -22,18 +25,16 @@ class Sampled:
     """An answer's tokens.
 
     Attributes:
-        reasoning: As it was parsed.
-        with_reasoning: Tokens from after ``<think>`` on; None if it did not think.
-        without: Tokens from after ``</think>`` on.
+        reasoning: Digest of it as it was parsed.
+        thinks: Whether the turn began in reasoning.
+        tokens: From after ``<think>`` on if it did, from after ``</think>`` on if not.
+        answer: Index of the first one after ``</think>``.
     """
 
     reasoning: str
-    with_reasoning: tuple[int, ...] | None
-    without: tuple[int, ...]
-
-    @property
-    def n_tokens(self) -> int:
-        return len(self.without) + len(self.with_reasoning or ())
+    thinks: bool
+    tokens: tuple[int, ...]
+    answer: int
 
 
 class Turns:
@@ -44,14 +45,20 @@ class Turns:
     Args:
         end_think: Id of ``</think>``; None where the vocabulary has none.
         call_marker: Id of ``｜DSML｜``, which is in each marker of a tool call; None as above.
+        file: Where they are kept for other processes that use the same vocabulary; None: nowhere.
     """
 
-    def __init__(self, end_think: int | None, call_marker: int | None) -> None:
+    def __init__(
+        self, end_think: int | None, call_marker: int | None, file: TurnsFile | None = None
+    ) -> None:
         self._end_think = end_think
         self._call_marker = call_marker
         self._known: OrderedDict[str, Sampled] = OrderedDict()
         self._n_tokens = 0
         self._lock = Lock()
+        self._file = file
+        if file is not None:
+            self.add(file.records())
 
     def remember(self, result: Result, prompt: ChatPrompt) -> None:
         """Keep the tokens of an answer that is a whole turn, whose message has all its text.
@@ -63,10 +70,26 @@ class Turns:
         sampled = self._sampled(result, prompt)
         if key is None or sampled is None:
             return
+        self._put(key, sampled)
+        if self._file is not None:
+            self._file.append([_record(key, sampled)])
+
+    def records(self, messages: Iterable[Mapping[str, Any]]) -> list[Record]:
+        """What is known of the answers among some messages, as JSON values without any text."""
+        keys = [_key(message) for message in messages if message.get("role") == "assistant"]
+        with self._lock:
+            return [_record(k, self._known[k]) for k in keys if k is not None and k in self._known]
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Take over what :meth:`records` gave, of the same vocabulary."""
+        for key, reasoning, thinks, answer, tokens in records:
+            self._put(key, Sampled(reasoning, thinks, tuple(tokens), answer))
+
+    def _put(self, key: str, sampled: Sampled) -> None:
         with self._lock:
             self._forget(key)
             self._known[key] = sampled
-            self._n_tokens += sampled.n_tokens
+            self._n_tokens += len(sampled.tokens)
             while self._n_tokens > MOST_TOKENS:
                 self._forget(next(iter(self._known)))
 
@@ -79,11 +102,11 @@ class Turns:
         # What the prompt opens belongs to the turn: a tool call that is required.
         tokens = prompt.ids[prompt.answer :] + list(result.tokens if cut else result.tokens[:-1])
         if prompt.ids[prompt.answer - 1] == self._end_think:
-            return Sampled("", None, tuple(tokens))
+            return Sampled(_digest(""), False, tuple(tokens), 0)
         if self._end_think not in tokens:
             return None
         after = tokens.index(self._end_think) + 1
-        return Sampled(result.reasoning, tuple(tokens), tuple(tokens[after:]))
+        return Sampled(_digest(result.reasoning), True, tuple(tokens), after)
 
     def splice(self, prompt: ChatPrompt) -> list[int]:
         """The ids of a prompt, with remembered turns as they were sampled."""
@@ -104,21 +127,28 @@ class Turns:
                 return None
             self._known.move_to_end(key)
         if not thinks:
-            return sampled.without
+            return sampled.tokens[sampled.answer :]
         given = message.get("reasoning_content") or ""
         # The ids of calls are unique, so that they name the turn where clients leave out reasoning.
-        if given == sampled.reasoning or (message.get("tool_calls") and not given):
-            return sampled.with_reasoning
-        return None
+        same = _digest(given) == sampled.reasoning or (message.get("tool_calls") and not given)
+        return sampled.tokens if same and sampled.thinks else None
 
     def _forget(self, key: str) -> None:
         sampled = self._known.pop(key, None)
         if sampled is not None:
-            self._n_tokens -= sampled.n_tokens
+            self._n_tokens -= len(sampled.tokens)
+
+
+def _record(key: str, sampled: Sampled) -> Record:
+    return [key, sampled.reasoning, sampled.thinks, sampled.answer, list(sampled.tokens)]
+
+
+def _digest(text: str) -> str:
+    return xxh3_128(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _key(message: Mapping[str, Any]) -> str | None:
-    """What makes two messages the same answer; None if it is of no form that was parsed."""
+    """Digest of what makes two messages the same answer; None if it has no form that is parsed."""
     content = message.get("content") or ""
     calls = message.get("tool_calls") or []
     if not isinstance(content, str):
@@ -129,7 +159,7 @@ def _key(message: Mapping[str, Any]) -> str | None:
     ]
     # Without calls, the reasoning is part of what tells two turns apart.
     rest = None if calls else message.get("reasoning_content") or ""
-    return json.dumps([content, named, rest], sort_keys=True)
+    return _digest(json.dumps([content, named, rest], sort_keys=True))
 
 
 def _value(arguments: str) -> object:
