@@ -115,9 +115,12 @@ class ChatEncoding:
         Raises:
             ChatError: the messages or tools cannot be rendered; says why.
         """
-        if effort not in self._efforts:
+        if not isinstance(effort, str | None) or effort not in self._efforts:
             raise ChatError(f"effort must be low, high, max or None; got {effort!r}")
         messages = [_with_known_role(message) for message in messages]
+        for tool in tools:
+            if not isinstance(tool, Mapping):
+                raise ChatError(f"a tool must be a mapping with type and function; got {tool!r}")
         converted = _convert(messages, tools, thinking=thinking, tool_choice=tool_choice)
         asked = converted.conversation
         conversation = recipe.Conversation(
