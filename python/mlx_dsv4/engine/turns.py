@@ -8,6 +8,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 from mlx_dsv4.engine.events import Result
@@ -34,6 +35,8 @@ class Sampled:
 class Turns:
     """Answers by the message that they became; the least recently used are forgotten first.
 
+    Callers look answers up while the thread of the model adds and forgets.
+
     Args:
         end_think: Id of ``</think>``; None where the vocabulary has none.
         end: Id of the token that ends a turn.
@@ -44,6 +47,7 @@ class Turns:
         self._end = end
         self._known: OrderedDict[str, Sampled] = OrderedDict()
         self._n_tokens = 0
+        self._lock = Lock()
 
     def remember(self, result: Result, *, thinking: bool) -> None:
         """Keep the tokens of an answer that its message has all the text of."""
@@ -56,11 +60,12 @@ class Turns:
         key = _key(result.message)
         if key is None:
             return
-        self._forget(key)
-        self._known[key] = Sampled(result.reasoning, whole, without)
-        self._n_tokens += len(tokens)
-        while self._n_tokens > MOST_TOKENS:
-            self._forget(next(iter(self._known)))
+        with self._lock:
+            self._forget(key)
+            self._known[key] = Sampled(result.reasoning, whole, without)
+            self._n_tokens += len(tokens)
+            while self._n_tokens > MOST_TOKENS:
+                self._forget(next(iter(self._known)))
 
     def splice(self, prompt: ChatPrompt) -> list[int]:
         """The ids of a prompt, with remembered turns as they were sampled."""
@@ -75,10 +80,13 @@ class Turns:
 
     def _find(self, message: Mapping[str, Any], *, thinks: bool) -> Sequence[int] | None:
         key = _key(message)
-        sampled = self._known.get(key) if key is not None else None
-        if key is None or sampled is None:
+        if key is None:
             return None
-        self._known.move_to_end(key)
+        with self._lock:
+            sampled = self._known.get(key)
+            if sampled is None:
+                return None
+            self._known.move_to_end(key)
         if not thinks:
             return sampled.without
         given = message.get("reasoning_content") or ""
