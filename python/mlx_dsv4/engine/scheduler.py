@@ -175,17 +175,26 @@ class Scheduler:
             self._thread.start()
 
     def _loop(self) -> None:
-        while self._wait():
-            self._run_calls()
-            self._drop_cancelled()
-            self._admit()
-            if self._runs:
-                self._step()
-            elif self._unsaved and not self._waiting and not self._calls:
-                self._unsaved = False
-                for slot in self._slots:
-                    self._slots.keep(slot)
-        self._shut()
+        try:
+            while self._wait():
+                self._turn()
+        finally:
+            # Also when something went wrong that nobody foresaw: whoever waits must hear of it.
+            with self._changed:
+                self._closing = True
+            self._shut()
+
+    def _turn(self) -> None:
+        """What others ask for between two steps, and the next step."""
+        self._run_calls()
+        self._drop_cancelled()
+        self._admit()
+        if self._runs:
+            self._step()
+        elif self._unsaved and not self._waiting and not self._calls:
+            self._unsaved = False
+            for slot in self._slots:
+                self._slots.keep(slot)
 
     def _wait(self) -> bool:
         """Until there is something to do; False once it is closed."""
