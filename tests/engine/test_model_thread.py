@@ -1,6 +1,7 @@
 """The thread of the model: what it cannot foresee reaches everybody who waits for it."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -11,8 +12,9 @@ from mlx_dsv4.errors import ClosedError
 from tiny_models import tiny_model
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_unforeseen_error_ends_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[type[BaseException]] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: told.append(args.exc_type))
     with Engine.load(tiny_model().path, context=100, slots=1) as engine:
 
         def broken(_: Scheduler) -> None:
@@ -29,6 +31,7 @@ def test_an_unforeseen_error_ends_all_requests(monkeypatch: pytest.MonkeyPatch) 
         assert [type(end) for end in ended] == [ClosedError, ClosedError]
         with pytest.raises(ClosedError):
             engine.stream([5, 6, 7])
+    assert told == [ZeroDivisionError]
 
 
 def test_a_reader_whose_loop_has_been_closed_is_left_alone() -> None:
