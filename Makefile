@@ -4,6 +4,7 @@
 # make mutate  run the kernels' tests on shaders with one mistake each, hours (FAMILIES="route hyper")
 # make seeded-bugs   break shaders on purpose, one place at a time: a test must turn red
 # make fuzz    try damaged files and blocks for a minute (SECONDS=3600 SEED=1)
+# make soak    many clients on one engine, checked token by token (SECONDS=1800 SEED=1)
 # make full-size     load and run a sparse file of V4-Flash's real size, 80.8 GiB
 # make tools   install what the tests and checks need
 # make wheel-macos   build a wheel for arm64 macOS in dist, on Linux, and check it
@@ -24,7 +25,7 @@ FUZZ := build/fuzz
 SECONDS := 60
 SEED := 0
 
-.PHONY: help venv tools demo test lint format types layers stub full-size seeded-bugs mutate fuzz \
+.PHONY: help venv tools demo test lint format types layers stub full-size seeded-bugs mutate fuzz soak \
 	wheel-macos check-install bench clean
 
 help:
@@ -116,6 +117,9 @@ fuzz: $(VENV)/.tools
 	@echo "== damaged blocks, then damaged files: $(SECONDS) seconds"
 	@$(FUZZ)/fuzz_blocks $(SEED) $$(($(SECONDS) / 3))
 	@$(BIN)/python -m fuzz.files --seed $(SEED) --seconds $$(($(SECONDS) * 2 / 3))
+
+soak: $(VENV)/.tools
+	@PYTHONPATH=tests/model:tests $(BIN)/python tests/engine/soak.py --seconds $(SECONDS) --seed $(SEED)
 
 # Needs clang 19 for macOS; without it the script says what to install.
 wheel-macos: $(VENV)/.tools

@@ -1,7 +1,7 @@
 """Token ids as callers give them."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mlx_dsv4.errors import PromptError
 
@@ -14,11 +14,13 @@ def check_token_ids(tokens: Sequence[int], vocab: int) -> list[int]:
         vocab: Each id is below it.
 
     Raises:
-        PromptError: text, one that is no integer, or an id outside the vocabulary; names the
-            first one.
+        PromptError: text or something else than a sequence, one that is no integer, or an id
+            outside the vocabulary; names the first one.
     """
     if isinstance(tokens, str):
         raise PromptError("token ids are needed, not text: encode it with the tokenizer")
+    if not isinstance(tokens, Iterable):
+        raise PromptError(f"a prompt must be a sequence of token ids; got {tokens!r}")
     ids = []
     for index, token in enumerate(tokens):
         try:

@@ -1,4 +1,4 @@
-"""Benchmarks: one module per kernel family, each with ``run(report)``, and ``cache``."""
+"""Benchmarks: one module per kernel family, each with ``run(report)``; ``cache``, ``sessions``."""
 
 from importlib import import_module
 

@@ -114,6 +114,17 @@ class Report:
         }
         self._write(line, name, case, figures)
 
+    def figures(self, name: str, case: str, words: str, figures: Mapping[str, object]) -> None:
+        """Report what is no call of so many bytes.
+
+        Args:
+            name: Of what is measured.
+            case: Its circumstances, in words.
+            words: The figures for people.
+            figures: By their keys in the JSON line.
+        """
+        self._write(f"{name:<20} {case:<28} {words}", name, case, figures)
+
     def skip(self, name: str, case: str, reason: str) -> None:
         """Report what was not measured, and why."""
         self._write(f"{name:<20} {case:<28} skipped: {reason}", name, case, {"skipped": reason})

@@ -1,4 +1,4 @@
-"""``mlx-dsv4 bench``: kernels and caches at V4-Flash's shapes, beside the machine's ceiling."""
+"""``mlx-dsv4 bench``: kernels and caches beside the machine's ceiling, sessions of one model."""
 
 import contextlib
 import tempfile
@@ -10,6 +10,7 @@ import typer
 
 from mlx_dsv4.bench import FAMILIES, run_family
 from mlx_dsv4.bench import cache as cache_bench
+from mlx_dsv4.bench import sessions as sessions_bench
 from mlx_dsv4.bench.harness import Report, device_name, read_gb_s
 from mlx_dsv4.config import V4_FLASH
 
@@ -86,3 +87,25 @@ def cache(
         for capacity in capacities or cache_bench.CAPACITIES:
             typer.echo(f"== {capacity} tokens")
             cache_bench.run(report, capacity, Path(files))
+
+
+@app.command()
+def sessions(
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="GGUF file.",
+            show_default="a tiny one with random weights",
+        ),
+    ] = None,
+    json_lines: JsonLines = None,
+) -> None:
+    """Time sessions that share a model: 1 to 8 decoding at once, one beside a cold prompt."""
+    with (
+        reporting(json_lines, subject="measurement") as report,
+        contextlib.nullcontext(model) if model else sessions_bench.tiny_file() as path,
+    ):
+        typer.echo(f"== {path.name}, device {device_name()}")
+        sessions_bench.run(report, path)

@@ -150,8 +150,6 @@ class Scheduler:
     def close(self) -> None:
         """End what runs and waits with ClosedError, and keep what the slots hold."""
         with self._changed:
-            if self._closing:
-                return
             self._closing = True
             self._changed.notify()
         # Whoever drops the last reference to an engine may be that very thread.

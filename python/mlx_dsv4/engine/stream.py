@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from threading import Condition
 
 from mlx_dsv4.engine.events import Done, Event, Result, Text
@@ -151,7 +152,8 @@ class Stream:
 
 def _wake_of(loop: asyncio.AbstractEventLoop, ready: asyncio.Event) -> Callable[[], None]:
     def wake() -> None:
-        if not loop.is_closed():
+        # A loop that has been closed has no reader; it may be closed at any moment.
+        with suppress(RuntimeError):
             loop.call_soon_threadsafe(ready.set)
 
     return wake
