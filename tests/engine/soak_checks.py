@@ -120,7 +120,7 @@ def told_mistakes(record: Record, cold: Cold) -> list[str]:
         tokens, stop_ids = list(result.tokens), {*cold.tokenizer.stop_ids, *record.params.stop_ids}
         if tokens and tokens[-1] in stop_ids:
             tokens.pop()
-        text = cold.tokenizer.decode(tokens)
+        text = cold.tokenizer.decode(tokens, control=False)
         cut = min((text.find(s) for s in record.params.stop if s in text), default=len(text))
         if result.text != text[:cut]:
             wrong.append(f"the tokens spell {text[:cut]!r}, not {result.text!r}")
