@@ -80,7 +80,7 @@ def test_a_deadlock_ends_it_with_the_stacks_of_all_threads() -> None:
 
 
 def test_sessions_that_stay_open_turn_it_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_release", lambda slot: None)
+    monkeypatch.setattr(session, "_release", lambda *_: None)
     monkeypatch.setattr(soak, "THREADS", 0)
 
     class Opens(soak.AsyncClient):
