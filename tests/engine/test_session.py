@@ -2,7 +2,6 @@
 a cancel or a failure."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import mlx.core as mx
@@ -26,18 +25,6 @@ EVERY_KIND = [
     Params(max_tokens=12, seed=2, logit_bias={5: 3.0, 7: -100.0}, presence_penalty=0.5),
     Params(max_tokens=12, seed=3, logprobs=3),
 ]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with load() as engine:
-        yield engine
-
-
-@pytest.fixture
-def session(engine: Engine) -> Iterator[Session]:
-    with engine.session() as session:
-        yield session
 
 
 @pytest.mark.parametrize("params", EVERY_KIND, ids=range(len(EVERY_KIND)))

@@ -21,18 +21,6 @@ from mlx_dsv4.errors import (
 )
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with load() as engine:
-        yield engine
-
-
-@pytest.fixture
-def session(engine: Engine) -> Iterator[Session]:
-    with engine.session() as session:
-        yield session
-
-
 def test_leaving_the_loop_cancels_and_the_session_goes_on(engine: Engine, session: Session) -> None:
     prompt = random_prompt(150)
     for event in session.stream(prompt, Params(seed=1)):

@@ -1,8 +1,8 @@
 """A loaded model with its tokenizer: what servers and the command line hold."""
 
 import time
-from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from itertools import count
 from os import PathLike
 from weakref import finalize
 
@@ -11,7 +11,6 @@ import mlx.core as mx
 from mlx_dsv4 import ops
 from mlx_dsv4.cache import CacheStore
 from mlx_dsv4.config import ModelConfig
-from mlx_dsv4.engine.events import Result
 from mlx_dsv4.engine.load_info import (
     LoadInfo,
     Serving,
@@ -21,9 +20,7 @@ from mlx_dsv4.engine.load_info import (
     serving_context,
     tokenizer_of,
 )
-from mlx_dsv4.engine.output import Output
-from mlx_dsv4.engine.params import Params
-from mlx_dsv4.engine.requests import Requests
+from mlx_dsv4.engine.requests import Asked, Requests
 from mlx_dsv4.engine.run import Request
 from mlx_dsv4.engine.sampling import Sampler
 from mlx_dsv4.engine.scheduler import Scheduler
@@ -75,7 +72,7 @@ class Engine(Requests):
         self._turns = Turns(
             tokenizer.find(END_THINK), tokenizer.find(CALL_MARKER), _turns_file(store, model)
         )
-        self._n_requests = 0
+        self._numbers = count(1)
         self._slots = Slots(
             [
                 Slot(
@@ -225,45 +222,35 @@ class Engine(Requests):
     def __repr__(self) -> str:
         return f"Engine({str(self.info.card.path)!r})"
 
-    def submit(
-        self,
-        prompt: Sequence[int],
-        params: Params,
-        output: Output,
-        *,
-        anchors: Sequence[int] = (),
-        on_done: Callable[[Result], None] | None = None,
-        slot: Slot | None = None,
-    ) -> Stream:
-        """Let a prompt of token ids wait for its slot; sessions and the engine itself use this.
+    def submit(self, asked: Asked, *, slot: Slot | None = None) -> Stream:
+        """Let a prompt wait for its slot; sessions and the engine itself use this.
 
         Raises:
             PromptError, ParamsError, SlotError, ClosedError: as :meth:`stream`.
         """
-        tokens = self.model.check_tokens(prompt)
+        prompt, params = self.model.check_tokens(asked.prompt), asked.params
         context, vocab = self.info.context, self.config.vocab
-        if len(tokens) > context:
+        if len(prompt) > context:
             raise PromptError(
-                f"the prompt must fit the context of {context} tokens; got {len(tokens)}"
+                f"the prompt must fit the context of {context} tokens; got {len(prompt)}"
             )
         for token in params.stop_ids:
             if token >= vocab:
                 raise ParamsError(f"stop_ids must be in 0..{vocab - 1}; got {token}")
         mailbox = Mailbox()
-        self._n_requests += 1
         self._scheduler.submit(
             Request(
-                number=self._n_requests,
-                prompt=tokens,
+                number=next(self._numbers),
+                prompt=prompt,
                 params=params,
-                output=output,
+                output=asked.output,
                 mailbox=mailbox,
                 stop_ids=self.tokenizer.stop_ids | frozenset(params.stop_ids),
-                limit=decode_limit(params.max_tokens, context=context, prompt_tokens=len(tokens)),
+                limit=decode_limit(params.max_tokens, context=context, prompt_tokens=len(prompt)),
                 sampler=Sampler(params, vocab),
-                anchors=anchors,
+                anchors=asked.anchors,
                 slot=slot,
-                on_done=on_done,
+                on_done=asked.on_done,
             )
         )
         return Stream(mailbox, self)
@@ -274,16 +261,8 @@ class Engine(Requests):
 
     _chat_parts = chat_parts
 
-    def _submit(
-        self,
-        prompt: Sequence[int],
-        params: Params,
-        output: Output,
-        *,
-        anchors: Sequence[int] = (),
-        on_done: Callable[[Result], None] | None = None,
-    ) -> Stream:
-        return self.submit(prompt, params, output, anchors=anchors, on_done=on_done)
+    def _submit(self, asked: Asked) -> Stream:
+        return self.submit(asked)
 
     def _status(self) -> Status:
         slots = tuple(

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from mlx_dsv4.engine.events import Result
 from mlx_dsv4.engine.output import ChatOutput, Output, PlainOutput
@@ -14,6 +15,25 @@ from mlx_dsv4.text.chat import Effort, Message, ToolChoice
 DEFAULTS = Params()
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A prompt and what is to be made of it.
+
+    Attributes:
+        prompt: Token ids, not checked yet.
+        params: How tokens are drawn, and when to stop.
+        output: What they become.
+        anchors: Positions of the prompt that others may share.
+        on_done: Called with the result before it is delivered.
+    """
+
+    prompt: Sequence[int]
+    params: Params
+    output: Output
+    anchors: Sequence[int] = ()
+    on_done: Callable[[Result], None] | None = None
+
+
 class Requests(ABC):
     """Generates from prompts and from messages, at once or as a stream of events.
 
@@ -24,15 +44,7 @@ class Requests(ABC):
     tokenizer: Tokenizer
 
     @abstractmethod
-    def _submit(
-        self,
-        prompt: Sequence[int],
-        params: Params,
-        output: Output,
-        *,
-        anchors: Sequence[int] = (),
-        on_done: Callable[[Result], None] | None = None,
-    ) -> Stream: ...
+    def _submit(self, asked: Asked) -> Stream: ...
 
     @abstractmethod
     def _chat_parts(self) -> tuple[ChatEncoding, Turns]: ...
@@ -61,7 +73,7 @@ class Requests(ABC):
         if isinstance(prompt, str):
             prompt = [self.tokenizer.bos_id, *self.tokenizer.encode(prompt)] if prompt else []
         output = PlainOutput(self.tokenizer.stream(control=False), StopStrings(params.stop))
-        return self._submit(prompt, params, output)
+        return self._submit(Asked(prompt, params, output))
 
     def chat(
         self,
@@ -127,6 +139,5 @@ class Requests(ABC):
             if result.finish_reason != "cancelled" and not output.stopped:
                 turns.remember(result, prompt)
 
-        return self._submit(
-            turns.splice(prompt), params, output, anchors=[prompt.system_end], on_done=remember
-        )
+        ids = turns.splice(prompt)
+        return self._submit(Asked(ids, params, output, [prompt.system_end], remember))

@@ -1,14 +1,11 @@
 """One conversation with a slot of its own."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import finalize
 
-from mlx_dsv4.engine.events import Result
-from mlx_dsv4.engine.output import Output
-from mlx_dsv4.engine.params import Params
-from mlx_dsv4.engine.requests import Requests
+from mlx_dsv4.engine.requests import Asked, Requests
 from mlx_dsv4.engine.scheduler import Scheduler
 from mlx_dsv4.engine.slot import Slot
 from mlx_dsv4.engine.stream import Stream
@@ -102,18 +99,8 @@ class Session(Requests):
         slot = self._open()
         self._scheduler.call_in(slot, work)
 
-    def _submit(
-        self,
-        prompt: Sequence[int],
-        params: Params,
-        output: Output,
-        *,
-        anchors: Sequence[int] = (),
-        on_done: Callable[[Result], None] | None = None,
-    ) -> Stream:
-        return self._engine.submit(
-            prompt, params, output, anchors=anchors, on_done=on_done, slot=self._open()
-        )
+    def _submit(self, asked: Asked) -> Stream:
+        return self._engine.submit(asked, slot=self._open())
 
     def _chat_parts(self) -> tuple[ChatEncoding, Turns]:
         return self._engine.chat_parts()
