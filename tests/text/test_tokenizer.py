@@ -65,6 +65,11 @@ def test_special_strings_are_read_longest_first_and_only_when_asked(tiny: Tokeni
     assert max(tiny.encode("[PAD0]", special=True)) < FIRST_ADDED
 
 
+def test_tokens_that_text_never_becomes_are_named(tiny: Tokenizer):
+    # After the 256 bytes and four words: control, user-defined, unused.
+    assert tiny.special_ids == {260, 261, 262, 263, 264, 265}
+
+
 def test_names_and_numbers(tiny: Tokenizer):
     assert (tiny.bos_id, tiny.eos_id, tiny.vocab_size) == (260, 261, 266)
     assert tiny.stop_ids == {261, tiny.id_of("<｜User｜>")}
