@@ -85,6 +85,11 @@ def test_control_tokens_can_be_left_out_and_the_parts_of_a_turn_cannot(tokenizer
     assert tokenizer.decode(ids).startswith("<｜User｜>a<think>")
 
 
+def test_tokens_that_text_never_becomes_are_named(tiny: Tokenizer):
+    # After the 256 bytes and four words: control, user-defined, unused.
+    assert tiny.special_ids == {260, 261, 262, 263, 264, 265}
+
+
 def test_names_and_numbers(tiny: Tokenizer):
     assert (tiny.bos_id, tiny.eos_id, tiny.vocab_size) == (260, 261, 266)
     assert tiny.stop_ids == {261, tiny.id_of("<｜User｜>")}

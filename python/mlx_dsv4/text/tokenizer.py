@@ -83,6 +83,7 @@ class Tokenizer:
     ) -> None:
         ordinary, added = _ids_by_string(tokens, types)
         self._bytes = _token_bytes(tokens, types)
+        self._special = frozenset(i for i, kind in enumerate(types) if kind != NORMAL)
         self._ordinary = ordinary
         self._added = added
         self._bpe = _build_bpe(ordinary, _merge_pairs(merges, ordinary))
@@ -115,6 +116,11 @@ class Tokenizer:
         bos_id = _token_id(metadata, BOS, len(tokens))
         eos_id = _token_id(metadata, EOS, len(tokens))
         return cls(tokens, types, merges, bos_id, eos_id)
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Ids that text alone never becomes: of control, user-defined and unused tokens."""
+        return self._special
 
     @property
     def vocab_size(self) -> int:
