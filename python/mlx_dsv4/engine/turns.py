@@ -47,17 +47,21 @@ class Turns:
 
     def remember(self, result: Result, *, thinking: bool) -> None:
         """Keep the tokens of an answer that its message has all the text of."""
-        tokens = list(result.tokens)
+        self.put(result.message, result.tokens, thinking=thinking)
+
+    def put(self, message: Mapping[str, Any], sampled: Sequence[int], *, thinking: bool) -> None:
+        """Keep the tokens that an answer was parsed from, another process's among them."""
+        tokens = list(sampled)
         if tokens[-1:] == [self._end]:
             tokens.pop()
         whole = tuple(tokens) if thinking else None
         after = tokens.index(self._end_think) + 1 if self._end_think in tokens else len(tokens)
         without = tuple(tokens[after:]) if thinking else tuple(tokens)
-        key = _key(result.message)
+        key = _key(message)
         if key is None:
             return
         self._forget(key)
-        self._known[key] = Sampled(result.reasoning, whole, without)
+        self._known[key] = Sampled(message.get("reasoning_content") or "", whole, without)
         self._n_tokens += len(tokens)
         while self._n_tokens > MOST_TOKENS:
             self._forget(next(iter(self._known)))
