@@ -13,21 +13,28 @@ from pathlib import Path
 import pytest
 
 import gguf
-from mlx_dsv4 import __version__
+from mlx_dsv4 import Engine, Params, __version__
 
 COMMAND = [sys.executable, "-m", "mlx_dsv4"]
 # Greedy text of the tiny model that goes on for some hundred tokens.
 LONG = ["generate", "--prompt", "x", "--max-tokens", "4000", "--temperature", "0"]
 
 
-def run(*arguments: str | Path, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str | Path, timeout_s: float = 120, columns: int = 200
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=timeout_s,
-        env=os.environ | {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
+        env=os.environ | {"COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"},
     )
+
+
+def unboxed(message: str) -> str:
+    """A usage error without its frame, on one line."""
+    return re.sub(r"[│╭╮╰╯─\s]+", " ", message)
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +91,9 @@ def test_the_context_bounds_the_generation(tiny: Path) -> None:
         (["--model", "TINY", "--prompt", ""], 1, "the prompt is empty"),
         (["--model", "TINY", "--prompt", "x" * 50, "--context", "9"], 1, "context of 9 tokens"),
         (["--model", "TINY", "--prompt", "x", "--context", "99999"], 1, r"1\.\.4096 tokens"),
-        (["--model", "TINY", "--prompt", "x", "--top-p", "0"], 2, "top_p must be above 0"),
-        (["--model", "TINY", "--prompt", "x", "--temperature", "-1"], 2, "temperature"),
+        (["--model", "TINY", "--prompt", "x", "--context", "0"], 2, "context"),
+        (["--model", "TINY", "--prompt", "x", "--seed", "x"], 2, "seed"),
         (["--model", "TINY", "--prompt", "x", "--numerics", "fp8"], 2, "numerics"),
-        (["--model", "TINY", "--prompt", "x", "--max-tokens", "0"], 2, "max-tokens"),
     ],
 )
 def test_bad_input_is_one_message_and_a_code(
@@ -98,6 +104,56 @@ def test_bad_input_is_one_message_and_a_code(
     assert re.search(message, done.stderr)
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--top-p", "0", "top_p must be a number above 0 and <= 1; got 0.0"),
+        ("--top-p", "1.5", "top_p must be a number above 0 and <= 1; got 1.5"),
+        ("--temperature", "-1", "temperature must be a number >= 0 and <= 1e+30; got -1.0"),
+        ("--temperature", "nan", "temperature must be a number >= 0 and <= 1e+30; got nan"),
+        ("--max-tokens", "0", "max_tokens must be an integer >= 1; got 0"),
+        ("--top-k", "-1", "top_k must be an integer >= 0; got -1"),
+        ("--seed", "-1", "seed must be an integer >= 0; got -1"),
+        ("--min-p", "-0.1", "min_p must be a number >= 0 and <= 1; got -0.1"),
+        ("--repetition-penalty", "0", "repetition_penalty must be a number above 0 and "),
+        ("--frequency-penalty", "inf", "frequency_penalty must be a number >= -1e+30 and "),
+        ("--presence-penalty", "nan", "presence_penalty must be a number >= -1e+30 and "),
+        ("--stop", "", "stop must be strings of at least one character; got ['']"),
+    ],
+)
+def test_a_parameter_out_of_range_is_a_usage_error_with_rule_and_value(
+    tiny: Path, option: str, value: str, message: str
+) -> None:
+    done = run("generate", "--model", tiny, "--prompt", "x", option, value, columns=80)
+    assert done.returncode == 2
+    assert f"Invalid value: {message}" in unboxed(done.stderr)
+    assert max(map(len, done.stderr.splitlines())) <= 80
+    assert done.stdout == ""
+
+
+def test_a_stop_text_ends_the_generation_before_it(tiny: Path) -> None:
+    greedy = ("--max-tokens", "20", "--temperature", "0")
+    whole = generate(tiny, *greedy).stdout
+    stop = whole[9:12]
+    cut = generate(tiny, *greedy, "--stop", "not in it", "--stop", stop)
+    assert cut.stdout == whole[: whole.index(stop)] + "\n"
+    assert "ended by stop" in cut.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty"]
+)
+def test_an_option_does_what_the_parameter_of_its_name_does(tiny: Path, name: str) -> None:
+    value = {"top_k": 2, "min_p": 0.5}.get(name, 4.0)
+    params = Params(max_tokens=30, seed=1, **{name: value})
+    with Engine.load(tiny, slots=1, warm_up=False) as engine:
+        expected = engine.generate("def f(x):", params).text
+    option = f"--{name.replace('_', '-')}"
+    command = ("--max-tokens", "30", "--seed", "1")
+    assert generate(tiny, *command, option, str(value)).stdout == f"{expected}\n"
+    assert generate(tiny, *command).stdout != f"{expected}\n"
 
 
 def test_too_little_memory_is_said_before_anything_is_made(

@@ -50,11 +50,16 @@ def _run() -> NoReturn:
 
     try:
         app()
-    except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    except (Dsv4Error, ImportError) as error:
-        _fail(str(error))
+    except (OSError, Dsv4Error, ImportError) as error:
+        _fail(describe(error))
     sys.exit(0)
+
+
+def describe(error: Exception) -> str:
+    """A foreseen failure in one line."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _fail(message: str) -> NoReturn:

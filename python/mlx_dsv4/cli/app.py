@@ -4,6 +4,7 @@ import typer
 
 from mlx_dsv4 import __version__
 from mlx_dsv4.cli import bench
+from mlx_dsv4.cli.chat import chat
 from mlx_dsv4.cli.convert import convert
 from mlx_dsv4.cli.doctor import doctor
 from mlx_dsv4.cli.generate import generate
@@ -18,7 +19,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (generate, inspect, convert, make_tiny, make_full_size, doctor):
+for command in (generate, chat, inspect, convert, make_tiny, make_full_size, doctor):
     app.command()(command)
 app.add_typer(bench.app)
 

@@ -1,0 +1,153 @@
+"""A conversation in two files: FILE has the messages, a cache beside it what was read.
+
+FILE is two lines of JSON: what it is, with a digest of the second line; and the conversation, with
+the name of its cache. Each save writes a cache of another name and then replaces FILE, so that
+FILE always names a cache that was written for it.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from xxhash import xxh3_128
+
+from mlx_dsv4.cache.file import replacing
+from mlx_dsv4.errors import DamagedFileError, FileFormatError
+from mlx_dsv4.text.chat import USER, Effort, Message
+
+if TYPE_CHECKING:
+    from mlx_dsv4.engine import Engine, Result, Session
+
+FORMAT = "mlx-dsv4 conversation 1"
+OPENING = b'{"format": "' + FORMAT.encode() + b'"'
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A question and its answer.
+
+    Attributes:
+        question: Of the user.
+        answer: As a message.
+    """
+
+    question: str
+    answer: Message
+
+
+@dataclass(slots=True)
+class Conversation:
+    """What has been said, and how it is rendered.
+
+    Attributes:
+        system: Text before the first question; None if there is none.
+        thinking: Whether the model reasons before it answers.
+        effort: How much.
+        exchanges: In order.
+    """
+
+    system: str | None
+    thinking: bool
+    effort: Effort | None
+    exchanges: list[Exchange] = field(default_factory=list)
+
+    def messages(self, question: str) -> list[Message]:
+        """All of it with one more question."""
+        messages: list[Message] = []
+        if self.system is not None:
+            messages.append({"role": "system", "content": self.system})
+        for exchange in self.exchanges:
+            messages += [{"role": "user", "content": exchange.question}, exchange.answer]
+        return [*messages, {"role": "user", "content": question}]
+
+    def add(self, question: str, result: "Result") -> None:
+        """Keep an answer."""
+        self.exchanges.append(Exchange(question, result.message))
+
+    def shared_tokens(self, engine: "Engine") -> list[int]:
+        """The tokens that the prompt of the next question begins with, whatever it is."""
+        encoding, turns = engine.chat_parts()
+        prompt = encoding.render(self.messages("?"), thinking=self.thinking, effort=self.effort)
+        ids = turns.splice(prompt)
+        user = engine.tokenizer.id_of(USER)
+        return ids[: len(ids) - ids[::-1].index(user)]
+
+
+def save_conversation(
+    path: Path, conversation: Conversation, engine: "Engine", session: "Session"
+) -> None:
+    """Write a conversation, the tokens of its answers and what its session holds, in place of
+    another conversation.
+
+    Until both are on the disk, a conversation of that name stays as it was.
+
+    Raises:
+        FileFormatError: the path is something else than a conversation.
+        OSError: a file cannot be written.
+    """
+    replaced = _named_cache(path)
+    cache = path.with_name(f"{path.name}.{token_hex(8)}.cache")
+    _, turns = engine.chat_parts()
+    sampled = turns.records(exchange.answer for exchange in conversation.exchanges)
+    fields = {"cache": cache.name, "turns": sampled} | asdict(conversation)
+    body = json.dumps(fields, ensure_ascii=False).encode()
+    header = {"format": FORMAT, "digest": xxh3_128(body).hexdigest()}
+    try:
+        session.save(cache)
+        with replacing(path) as file:
+            file.write(b"%s\n%s\n" % (json.dumps(header).encode(), body))
+    except BaseException:
+        cache.unlink(missing_ok=True)
+        raise
+    if replaced is not None:
+        replaced.unlink(missing_ok=True)
+
+
+def load_conversation(path: Path, engine: "Engine", session: "Session") -> Conversation:
+    """Read a conversation, and let a session and its engine go on from it.
+
+    Raises:
+        FileFormatError: the path, or the cache that it names, is something else or damaged.
+        SnapshotError, PlanError: the cache is of another model, or too long for the context.
+        OSError: a file cannot be read.
+        AllocationError: there is no memory for it. The session is as it was, as with the others.
+    """
+    fields = _read(path)
+    cache, sampled = fields.pop("cache"), fields.pop("turns")
+    exchanges = [Exchange(**exchange) for exchange in fields.pop("exchanges")]
+    conversation = Conversation(**fields, exchanges=exchanges)
+    session.load(path.with_name(cache))
+    _, turns = engine.chat_parts()
+    turns.add(sampled)
+    return conversation
+
+
+def _named_cache(path: Path) -> Path | None:
+    """The cache of the conversation that a path already has; None if that is not known."""
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        if file.read(len(OPENING)) != OPENING:
+            raise FileFormatError(f"{path}: exists and is no conversation; choose another name")
+    with suppress(DamagedFileError):  # a damaged one is replaced, but names nothing
+        return path.with_name(_read(path)["cache"])
+    return None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        if file.read(len(OPENING)) != OPENING:
+            raise FileFormatError(f"{path}: must be a conversation from /save; begins otherwise")
+        header, _, body = (OPENING + file.read()).partition(b"\n")
+    digest = xxh3_128(body.removesuffix(b"\n")).hexdigest()
+    expected = json.dumps({"format": FORMAT, "digest": digest}).encode()
+    if header != expected or not body.endswith(b"\n"):
+        raise DamagedFileError(
+            f"{path}: is damaged or was edited; its digest must be {digest}, "
+            f"got {header.removeprefix(OPENING).decode(errors='replace')[:60]!r}"
+        )
+    fields: dict[str, Any] = json.loads(body)
+    return fields
