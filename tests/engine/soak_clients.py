@@ -152,8 +152,11 @@ class Client:
             self._ask_and_look(session, self.maker.of("prompt as held", held, params))
 
     def _ask_and_look(self, session: Session, ask: Ask, leaving: str | None = None) -> None:
+        before = session.tokens
         result = self.ask(session, ask, leaving)
-        if result is not None:
+        if result is not None and result.reuse is None:
+            self._expect(session, before)  # it was cancelled before it began
+        elif result is not None:
             self._expect(session, held_after(result), result.finish_reason == "cancelled")
 
     def _save_and_load(self, session: Session) -> None:
