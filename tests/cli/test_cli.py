@@ -385,20 +385,3 @@ def test_version_and_help() -> None:
         "--context",
     )
     assert all(option in helped for option in options)
-
-
-def test_bench_prints_a_table_and_writes_json_lines(tmp_path: Path) -> None:
-    lines = tmp_path / "kernels.jsonl"
-    done = run("bench", "kernels", "route", "--json", lines)
-    assert done.returncode == 0, done.stderr
-    assert "== route\nroute_scored" in done.stdout
-    records = [json.loads(line) for line in lines.read_text().splitlines()]
-    assert [r["case"] for r in records] == ["T1", "T32", "T512"]
-    assert all(r["kernel"] == "route_scored" and r["us_p50"] > 0 for r in records)
-    assert all(r["bytes"] == 1024 * int(r["case"][1:]) and r["read_gb_s"] > 0 for r in records)
-
-
-def test_bench_of_an_unknown_family_names_those_there_are() -> None:
-    done = run("bench", "kernels", "router")
-    assert done.returncode == 2
-    assert "family must be one of attention, compressor" in done.stderr

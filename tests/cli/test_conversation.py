@@ -54,7 +54,7 @@ def test_what_is_loaded_equals_what_was_saved(
     engine: Engine, session: Session, tmp_path: Path
 ) -> None:
     kept = asked(session, QUESTION, "und «dann»?\n")
-    save_conversation(tmp_path / "talk", kept, session)
+    save_conversation(tmp_path / "talk", kept, engine, session)
     with Engine.load(tiny_model().path, slots=1, warm_up=False) as other:
         later = other.session()
         loaded = load_conversation(tmp_path / "talk", other, later)
@@ -69,11 +69,12 @@ def test_what_is_loaded_equals_what_was_saved(
 
 def test_shared_tokens_are_the_turns_as_they_were_sampled(engine: Engine, session: Session) -> None:
     """Put together by hand from what was sampled."""
-    kept = asked(session, "hello")
-    (exchange,) = kept.exchanges
-    tokenizer = engine.tokenizer
+    kept, tokenizer = Conversation(None, False, None), engine.tokenizer
+    params = Params(max_tokens=20, seed=3)
+    result = session.chat(kept.messages("hello"), params, thinking=False)
+    kept.add("hello", result)
     user, assistant, end_think = map(tokenizer.id_of, ("<｜User｜>", "<｜Assistant｜>", "</think>"))
-    sampled = [token for token in exchange.tokens if token != tokenizer.eos_id]
+    sampled = [token for token in result.tokens if token != tokenizer.eos_id]
     question = tokenizer.encode("hello")
     turn = [user, *question, assistant, end_think, *sampled, tokenizer.eos_id]
     assert kept.shared_tokens(engine) == [tokenizer.bos_id, *turn, user]
@@ -83,7 +84,7 @@ def test_every_changed_byte_and_every_length_is_refused(
     engine: Engine, session: Session, tmp_path: Path
 ) -> None:
     path = tmp_path / "talk"
-    save_conversation(path, asked(session, "hello"), session)
+    save_conversation(path, asked(session, "hello"), engine, session)
     good, before = path.read_bytes(), session.tokens
     bad = [good[:at] for at in range(len(good))] + [good + b"\n"]
     bad += [good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :] for at in range(len(good))]
@@ -100,7 +101,7 @@ def test_a_damaged_absent_or_foreign_cache_is_refused(
     engine: Engine, session: Session, tmp_path: Path
 ) -> None:
     path = tmp_path / "talk"
-    save_conversation(path, asked(session, "hello"), session)
+    save_conversation(path, asked(session, "hello"), engine, session)
     (cache,) = caches(path)
     good = cache.read_bytes()
     asked(session, "another thing")
@@ -125,10 +126,10 @@ def test_saving_again_leaves_one_cache(engine: Engine, session: Session, tmp_pat
     path = tmp_path / "talk"
     (tmp_path / "talk.mine.cache").write_text("of somebody")
     conversation = asked(session, "hello")
-    save_conversation(path, conversation, session)
+    save_conversation(path, conversation, engine, session)
     (first,) = folder_of(path) - {"talk", "talk.mine.cache"}
     ask(session, conversation, "more")
-    save_conversation(path, conversation, session)
+    save_conversation(path, conversation, engine, session)
     (second,) = folder_of(path) - {"talk", "talk.mine.cache"}
     assert first != second
     assert len(load_conversation(path, engine, session).exchanges) == 2
@@ -139,7 +140,7 @@ def test_until_the_last_write_the_conversation_before_can_be_loaded(
 ) -> None:
     path = tmp_path / "talk"
     conversation = asked(session, "hello")
-    save_conversation(path, conversation, session)
+    save_conversation(path, conversation, engine, session)
     tokens, names = session.tokens, folder_of(path)
     ask(session, conversation, "more")
 
@@ -155,7 +156,7 @@ def test_until_the_last_write_the_conversation_before_can_be_loaded(
 
     monkeypatch.setattr(module, "replacing", cut_short)
     with pytest.raises(OSError, match="No space left"):
-        save_conversation(path, conversation, session)
+        save_conversation(path, conversation, engine, session)
     assert folder_of(path) == names
 
 
@@ -164,9 +165,9 @@ def test_a_damaged_conversation_is_replaced_and_its_caches_left(
 ) -> None:
     path = tmp_path / "talk"
     conversation = asked(session, "hello")
-    save_conversation(path, conversation, session)
+    save_conversation(path, conversation, engine, session)
     path.write_bytes(path.read_bytes()[:-5])
-    save_conversation(path, conversation, session)
+    save_conversation(path, conversation, engine, session)
     assert load_conversation(path, engine, session).messages("") == conversation.messages("")
     assert len(caches(path)) == 2
 
@@ -178,14 +179,14 @@ def test_what_is_no_conversation_is_not_replaced(
     path = tmp_path / "talk"
     path.write_bytes(content)
     with pytest.raises(FileFormatError, match="exists and is no conversation"):
-        save_conversation(path, asked(session, "hello"), session)
+        save_conversation(path, asked(session, "hello"), engine, session)
     assert path.read_bytes() == content
     assert folder_of(path) == {"talk"}
 
 
 def test_the_file_is_json_that_people_can_read(session: Session, tmp_path: Path) -> None:
     path = tmp_path / "talk"
-    save_conversation(path, asked(session, "«so»"), session)
+    save_conversation(path, asked(session, "«so»"), engine, session)
     text = path.read_text(encoding="utf-8")
     assert "«so»" in text
     header, body = map(json.loads, text.splitlines())
