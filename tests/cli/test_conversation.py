@@ -174,7 +174,7 @@ def test_a_damaged_conversation_is_replaced_and_its_caches_left(
 
 @pytest.mark.parametrize("content", [b"", b"precious", b"{}"])
 def test_what_is_no_conversation_is_not_replaced(
-    session: Session, tmp_path: Path, content: bytes
+    engine: Engine, session: Session, tmp_path: Path, content: bytes
 ) -> None:
     path = tmp_path / "talk"
     path.write_bytes(content)
@@ -184,7 +184,9 @@ def test_what_is_no_conversation_is_not_replaced(
     assert folder_of(path) == {"talk"}
 
 
-def test_the_file_is_json_that_people_can_read(session: Session, tmp_path: Path) -> None:
+def test_the_file_is_json_that_people_can_read(
+    engine: Engine, session: Session, tmp_path: Path
+) -> None:
     path = tmp_path / "talk"
     save_conversation(path, asked(session, "«so»"), engine, session)
     text = path.read_text(encoding="utf-8")
