@@ -8,6 +8,7 @@ this package, keeps its files in build/fuzz and says how to repeat it, which is 
 """
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -45,8 +46,10 @@ def watch(command: Sequence[str]) -> Result:
     """Run a process that names its inputs before it reads them; see :mod:`fuzz.reading`."""
     index, summary = None, ""
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
+        # A heap for each thread would reserve more than the bound on memory, and use none of it.
+        env = os.environ | {"MALLOC_ARENA_MAX": "1"}
         with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT, env=env
         ) as process:
             assert process.stdout is not None
             for line in process.stdout:
