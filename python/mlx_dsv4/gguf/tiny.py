@@ -31,8 +31,9 @@ _LOGIT_STD = 3.0
 class Formats:
     """The block format of each group of tensors, one of :data:`WRITABLE`.
 
-    ``dense`` are all matrices that no other group names. A tensor whose rows are no whole number
-    of blocks is stored as float32; expert ids are always int32.
+    ``dense`` are all matrices that no other group names, ``mixing`` those of hyper-connections. A
+    tensor whose rows are no whole number of blocks is stored as float32; expert ids are always
+    int32.
     """
 
     dense: str = "f32"
@@ -41,13 +42,15 @@ class Formats:
     output: str = "f32"
     router: str = "f32"
     elementwise: str = "f32"
+    mixing: str | None = None
 
     def of(self, name: str, spec: TensorSpec) -> str:
         """The format in which one tensor is written."""
         if spec.role == "ids":
             return "i32"
         if spec.role == "elementwise":
-            chosen = self.elementwise
+            is_mixing = "hc_" in name and name.endswith("_fn.weight")
+            chosen = (self.mixing if is_mixing else None) or self.elementwise
         elif name.endswith("_exps.weight"):
             chosen = self.experts
         elif name.endswith(".ffn_gate_inp.weight"):

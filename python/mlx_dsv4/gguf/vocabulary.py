@@ -1,6 +1,7 @@
 """A small byte-level BPE vocabulary with DeepSeek's special tokens, the same on every machine."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -87,23 +88,32 @@ class Vocabulary:
         return self.tokens.index(token)
 
 
-def make_vocabulary(size: int = 1024) -> Vocabulary:
-    """Train a byte-level BPE on a text of this module and lay it out as DeepSeek does.
+def make_vocabulary(
+    size: int = 1024,
+    *,
+    texts: Iterable[str] = (_TEXT,),
+    pieces: pre_tokenizers.PreTokenizer | None = None,
+) -> Vocabulary:
+    """Train a byte-level BPE and lay it out as DeepSeek does.
 
     Begin, end and padding have ids 0 to 2; the 256 bytes and the merged pieces follow, then the
     special tokens. Placeholders, of which there are some at any size, fill up the rest.
 
     Args:
         size: Number of tokens, at least 300.
+        texts: To train on; one of this module is the default.
+        pieces: What merges stay within; None is bytes with GPT-2's split into words.
 
     Raises:
         ValueError: ``size`` leaves no room for bytes and special tokens.
     """
     if size < _MIN_SIZE:
         raise ValueError(f"size must be at least {_MIN_SIZE}; got {size}")
-    pieces, merges = _train(size - len(_FIRST) - len(_ADDED) - _MIN_PLACEHOLDERS)
-    tokens = [*_FIRST, *pieces, *_ADDED]
-    types = [CONTROL] * len(_FIRST) + [NORMAL] * len(pieces) + [*_ADDED.values()]
+    n_trained = size - len(_FIRST) - len(_ADDED) - _MIN_PLACEHOLDERS
+    words = pieces or pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trained, merges = _train(n_trained, texts, words)
+    tokens = [*_FIRST, *trained, *_ADDED]
+    types = [CONTROL] * len(_FIRST) + [NORMAL] * len(trained) + [*_ADDED.values()]
     placeholders = [f"<｜place▁holder▁no▁{i}｜>" for i in range(size - len(tokens))]
     return Vocabulary(
         tokens=(*tokens, *placeholders),
@@ -112,17 +122,19 @@ def make_vocabulary(size: int = 1024) -> Vocabulary:
     )
 
 
-def _train(size: int) -> tuple[list[str], list[str]]:
+def _train(
+    size: int, texts: Iterable[str], words: pre_tokenizers.PreTokenizer
+) -> tuple[list[str], list[str]]:
     """Pieces in id order and merges in rank order of a BPE with at most ``size`` pieces."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = words
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=1,
         show_progress=False,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )
-    tokenizer.train_from_iterator([_TEXT], trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     model = json.loads(tokenizer.to_str())["model"]
     pieces = sorted(model["vocab"], key=model["vocab"].__getitem__)
     return pieces, [" ".join(pair) for pair in model["merges"]]
