@@ -1,5 +1,6 @@
 """Choosing the next token from logits."""
 
+from asyncio import CancelledError
 from collections import Counter
 from dataclasses import dataclass
 
@@ -60,8 +61,8 @@ class Sampler:
 
         Raises:
             LogitsError: a logit is NaN.
-            ParamsError: ``allowed_tokens`` returned something else than ``[vocab]`` bool, or
-                allowed none.
+            ParamsError: ``allowed_tokens`` returned something else than ``[vocab]`` bool, allowed
+                none, or raised what ends threads.
         """
         if np.isnan(logits).any():
             raise LogitsError(
@@ -120,10 +121,21 @@ class Sampler:
 
     def _allowed(self, vocab: int) -> NDArray[np.bool_] | None:
         hook = self.params.allowed_tokens
-        mask = None if hook is None else hook(tuple(self.tokens))
+        if hook is None:
+            return None
+        try:
+            mask = hook(tuple(self.tokens))
+        except (SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError) as error:
+            # Whoever reads the generation is not whom it was raised for.
+            raise ParamsError(
+                f"allowed_tokens must return [{vocab}] bool; it raised {type(error).__name__}"
+            ) from error
         if mask is None:
             return None
-        allowed = np.asarray(mask)
+        try:
+            allowed = np.asarray(mask)
+        except ValueError as error:
+            raise ParamsError(f"allowed_tokens must return [{vocab}] bool; {error}") from error
         if allowed.dtype != np.bool_ or allowed.shape != (vocab,):
             raise ParamsError(
                 f"allowed_tokens must return [{vocab}] bool; "

@@ -50,6 +50,7 @@ class Slot:
         logits: ``[vocab]`` float32 of the token after them; None where they are not known.
         held_by_session: Whether a session has it for itself.
         busy: Whether a generation runs in it.
+        awaited: How many requests and errands wait for it alone.
         used: Number of the last request that ran in it.
         saved: Tokens of the ledger that the disk store has.
     """
@@ -67,6 +68,7 @@ class Slot:
         self.logits: NDArray[np.float32] | None = None
         self.held_by_session = False
         self.busy = False
+        self.awaited = 0
         self.used = 0
         self.saved: list[int] | None = None
         self._anchor_use: dict[int, int] = {}

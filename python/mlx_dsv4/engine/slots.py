@@ -35,12 +35,13 @@ class Slots:
         return iter(self._slots)
 
     def hold(self) -> Slot:
-        """A slot for a session alone: an empty one, else the least recently used.
+        """A slot for a session alone: an empty one, else the least recently used; it still has
+        what it held.
 
         Raises:
             SlotError: each is held by a session, or busy.
         """
-        free = self._idle()
+        free = self.idle()
         if not free:
             held = sum(slot.held_by_session for slot in self._slots)
             raise SlotError(
@@ -49,8 +50,6 @@ class Slots:
                 f"more slots"
             )
         slot = min(free, key=lambda s: (len(s.ledger) > 0, s.used))
-        self.keep(slot)
-        slot.clear()
         slot.held_by_session = True
         return slot
 
@@ -69,7 +68,7 @@ class Slots:
     def choose(self, prompt: Sequence[int]) -> Slot | None:
         """The slot for a request: the longest reusable prefix among the idle ones, else an empty
         one, else the least recently used; None if none is idle."""
-        idle = self._idle()
+        idle = self.idle()
         if not idle:
             return None
         reusable = {slot.index: slot.match(prompt).tokens for slot in idle}
@@ -119,7 +118,7 @@ class Slots:
 
     def _give_up_one(self, *, but: Slot) -> bool:
         """Free the memory of the idle slot that was used least recently; whether there was one."""
-        holding = [slot for slot in self._idle() if slot is not but and slot.cache is not None]
+        holding = [slot for slot in self.idle() if slot is not but and slot.cache is not None]
         for slot in sorted(holding, key=lambda slot: slot.used)[:1]:
             self.keep(slot)
             slot.clear()
@@ -130,8 +129,9 @@ class Slots:
         if self._store is not None and worth_keeping(len(slot.ledger), 1 << 30):
             slot.save_to(self._store)
 
-    def _idle(self) -> list[Slot]:
-        return [slot for slot in self._slots if not slot.busy and not slot.held_by_session]
+    def idle(self) -> list[Slot]:
+        """Those that anybody may have; not one that a closed session's requests wait for."""
+        return [s for s in self._slots if not (s.busy or s.held_by_session or s.awaited)]
 
     def _best_branch(self, slot: Slot, prompt: Sequence[int], reuse: Reuse) -> Branch | None:
         """The deepest position of another slot that saves more than ``reuse``."""
