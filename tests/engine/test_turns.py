@@ -309,6 +309,14 @@ def test_threads_do_not_meet_in_it(
     assert spliced != rendered
 
 
+def test_arguments_that_nest_too_deeply_are_rendered(turns: Turns, tokenizer: Tokenizer) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "run", "arguments": "[" * 5000}}
+    result = {"role": "tool", "tool_call_id": "1", "content": "ok"}
+    messages = [user("go"), {"role": "assistant", "content": "", "tool_calls": [call]}, result]
+    prompt = ChatEncoding(tokenizer).render(messages, **TOOLS)
+    assert turns.splice(prompt) == prompt.ids
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> TurnsFile:
     return TurnsFile(tmp_path / "turns.jsonl", 1024)
@@ -339,6 +347,7 @@ def test_records_come_back_in_their_order(file: TurnsFile) -> None:
         b'["key", "r", true, 0, [1, 2.0]]',
         b'["key", "r", true, 0, [true]]',
         b'[3, "r", true, 0, [1]]',
+        b"[" * 100_000,
     ],
 )
 def test_a_damaged_line_costs_itself_alone(

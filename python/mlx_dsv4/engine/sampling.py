@@ -11,6 +11,7 @@ from mlx_dsv4.engine.params import Params
 from mlx_dsv4.errors import LogitsError, ParamsError
 
 GREEDY_BELOW = 1e-5
+FINITE = np.finfo(np.float32).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +114,14 @@ class Sampler:
         ids = np.fromiter(self._counts, np.intp, len(self._counts))
         counts = np.fromiter(self._counts.values(), np.float32, len(ids))
         repeated = logits[ids]
-        scale = np.where(
-            repeated > 0, 1 / params.repetition_penalty, params.repetition_penalty
-        ).astype(np.float32)
-        taken = counts * params.frequency_penalty + params.presence_penalty
-        logits[ids] = repeated * scale - taken.astype(np.float32)
+        # Extremes may overflow: then the largest number, since infinities have no difference.
+        with np.errstate(over="ignore", invalid="ignore"):
+            scale = np.where(
+                repeated > 0, 1 / params.repetition_penalty, params.repetition_penalty
+            ).astype(np.float32)
+            taken = counts * params.frequency_penalty + params.presence_penalty
+            adjusted = np.clip(repeated * scale - taken.astype(np.float32), -FINITE, FINITE)
+        logits[ids] = np.where(np.isneginf(repeated), repeated, adjusted)
 
     def _allowed(self, vocab: int) -> NDArray[np.bool_] | None:
         hook = self.params.allowed_tokens

@@ -66,7 +66,7 @@ class TurnsFile:
         for line in lines:
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if self._is_record(record):
                 yield record

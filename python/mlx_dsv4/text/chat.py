@@ -260,7 +260,7 @@ def _convert(
         return recipe.ChatCompletionRequest(body).convert(_OPTIONS)
     except recipe.ConversionError as error:
         raise ChatError(json.loads(error.body)["error"]["message"]) from None
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ChatError(str(error)) from None
 
 
