@@ -1,5 +1,6 @@
 """The slots of an engine: which one a request gets, and from where it goes on."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -8,6 +9,8 @@ from mlx_dsv4.engine.events import Reuse
 from mlx_dsv4.engine.reuse import common_prefix, worth_keeping
 from mlx_dsv4.engine.slot import Slot
 from mlx_dsv4.errors import AllocationError, SlotError
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +154,23 @@ class Slots:
         """Whether a saved cache that saves more than ``reuse`` is now in the slot."""
         if self._store is None:
             return False
+        try:
+            return self._take_from(self._store, slot, prompt, reuse, needed_tokens)
+        except OSError as error:
+            _log.warning("slot %d reads no saved cache: %s", slot.index, error)
+            return False
+
+    def _take_from(
+        self,
+        store: CacheStore,
+        slot: Slot,
+        prompt: Sequence[int],
+        reuse: Reuse,
+        needed_tokens: int,
+    ) -> bool:
         model, row_dtype = slot.model, slot.row_dtype
         fingerprint = model.fingerprint(row_dtype=row_dtype)
-        file = self._store.find(prompt, fingerprint)
+        file = store.find(prompt, fingerprint)
         if file is None:
             return False
         file.close()
@@ -162,7 +179,7 @@ class Slots:
         plan = model.plan_cache(
             min(max(needed_tokens, len(prompt)), slot.context), row_dtype=row_dtype
         )
-        saved = self._store.load(prompt, plan, fingerprint)
+        saved = store.load(prompt, plan, fingerprint)
         if saved is None or saved.cache.position <= reuse.tokens:
             return False
         self.keep(slot)
