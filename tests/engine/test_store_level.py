@@ -141,6 +141,19 @@ def test_short_conversations_are_not_worth_a_file(folder: Path) -> None:
     assert saved(folder) == []
 
 
+def test_what_a_session_loads_from_a_file_is_kept_too(folder: Path, tmp_path: Path) -> None:
+    with load() as engine, engine.session() as session:
+        first = session.generate(random_prompt(300), GREEDY)
+        session.save(tmp_path / "by hand")
+    with load(store=folder) as engine, engine.session() as session:
+        session.load(tmp_path / "by hand")
+    assert saved(folder) == [307]
+    with load(store=folder) as engine:
+        result = engine.generate([*first.prompt, *first.tokens, 5], GREEDY)
+        assert (result.reuse.kind, result.reuse.tokens) == ("disk", 307)
+        check_cold(engine, result, GREEDY)
+
+
 def test_another_models_files_are_passed_over(folder: Path) -> None:
     with load(store=folder) as engine:
         engine.generate(random_prompt(300), GREEDY)

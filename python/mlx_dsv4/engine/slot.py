@@ -145,7 +145,6 @@ class Slot:
         saved.cache.grow(max(capacity, saved.cache.capacity_tokens))
         logits = None if saved.logits is None else np.array(saved.logits, np.float32)
         self._replace(saved.cache, list(saved.tokens), logits)
-        self.saved = list(saved.tokens)
         if self.position:
             self.anchor()
 

@@ -184,4 +184,5 @@ class Slots:
             return False
         self.keep(slot)
         slot.take(saved, needed_tokens)
+        slot.saved = list(saved.tokens)
         return True
