@@ -62,6 +62,7 @@ REFUSED = [
     ({"tool_choice": {"type": "function", "function": {"name": "none"}}}, "tool_choice"),
     ({"tool_choice": {"type": "function", "function": "x"}, "tools": [WEATHER]}, "function"),
     ({"tool_choice": "required", "tools": [WEATHER]}, None),
+    ({"tool_choice": "required", "thinking": {"type": "disabled"}}, None),
     ({"reasoning_effort": "enormous"}, "reasoning_effort"),
     ({"reasoning_effort": ["low"]}, "reasoning_effort"),
     ({"thinking": {"type": "perhaps"}}, "thinking"),
