@@ -180,7 +180,9 @@ async def watch(
             await asyncio.wait({gone, coming}, timeout=left, return_when="FIRST_COMPLETED")
             if gone.done():
                 raise ClientDisconnect
-            event: Event | Silence = coming.result() if coming.done() else Silence(progress)
+            # Asked for once: another may come while the client takes this one.
+            came = coming.done()
+            event: Event | Silence = coming.result() if came else Silence(progress)
             if isinstance(event, Progress):
                 progress = event
             else:
@@ -188,7 +190,7 @@ async def watch(
                 deadline = clock() + silence_seconds
             if isinstance(event, Done):
                 return
-            if coming.done():
+            if came:
                 coming = asyncio.ensure_future(anext(events))
     finally:
         stream.cancel()

@@ -331,7 +331,7 @@ class CompletionAnswer(Answer):
                 "top_logprobs": [],
                 "text_offset": [],
             }
-        self._detokenizer = tokenizer.stream()
+        self._detokenizer = tokenizer.stream(control=False)
         self._offset = 0
 
     def choice_of(self, event: Event) -> Json | None:

@@ -67,6 +67,10 @@ class SlotError(Dsv4Error, RuntimeError):
     """A session or request cannot get a slot: all are held, or too many requests are waiting."""
 
 
+class ThreadError(Dsv4Error, RuntimeError):
+    """An engine was used by its own thread, or in a forked process: nobody would answer."""
+
+
 class PlanError(Dsv4Error, ValueError):
     """No cache can be planned for these numbers."""
 

@@ -357,3 +357,22 @@ def test_two_processes_share_a_folder(store: CacheStore, size: int) -> None:
     assert min(found) > 10
     assert partials(store) == []
     assert sum(entry.n_bytes for entry in store.entries()) <= budget_bytes
+
+
+def test_a_file_that_cannot_be_opened_is_passed_over(
+    store: CacheStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = tokens_of(1, 40)
+    save(store, tokens[:20])
+    longest = save(store, tokens[:30])
+    is_open = Path.open
+
+    def denied(path: Path, *mode: object, **more: object) -> object:
+        if path == longest:
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_open(path, *mode, **more)
+
+    monkeypatch.setattr(Path, "open", denied)
+    check(store.load(tokens, PLAN, MARKED), tokens[:20])
+    assert f"passing over a file: [Errno 13] Permission denied: '{longest}'" in caplog.text
+    assert longest.exists()

@@ -161,22 +161,28 @@ def test_a_store_finds_a_conversation_that_nobody_saved(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_loaded_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("precious")
+    os.mkfifo(tmp_path / "pipe")
     whole = talk(tmp_path, LONG_QUESTION, "go on", options=("--no-thinking",))
     bad = ("/load other", "/load nowhere", "/load .", "/save other", "/save no/where")
+    bad += ("/load pipe", "/save pipe", "/load a\0b", "/save a\0b")
     done = talk(tmp_path, LONG_QUESTION, *bad, "go on", options=("--no-thinking",))
     assert done.code == 1
     failures = [line for line in done.notes.splitlines() if line.startswith("mlx-dsv4: ")]
     assert failures[:4] == [
         "mlx-dsv4: other: must be a conversation from /save; begins otherwise",
         "mlx-dsv4: nowhere: No such file or directory",
-        "mlx-dsv4: .: Is a directory",
+        "mlx-dsv4: .: must be a conversation from /save; got a directory",
         "mlx-dsv4: other: exists and is no conversation; choose another name",
     ]
     assert re.fullmatch(r"mlx-dsv4: no/.*: No such file or directory", failures[4])
-    assert len(failures) == 5
+    assert failures[5:] == [
+        "mlx-dsv4: pipe: must be a conversation from /save; got a device, socket or pipe",
+        "mlx-dsv4: pipe: must be a conversation, to be replaced; got a device, socket or pipe",
+        *["mlx-dsv4: a\0b: a path must hold neither null characters nor lone surrogates"] * 2,
+    ]
     assert done.answers == whole.answers
     assert (tmp_path / "other").read_text() == "precious"
-    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+    assert {path.name for path in tmp_path.iterdir()} == {"other", "pipe"}
 
 
 def test_a_full_context_is_said_and_the_question_dropped(tmp_path: Path) -> None:

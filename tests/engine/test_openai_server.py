@@ -10,7 +10,8 @@ from openai import AsyncOpenAI, OpenAI
 
 from mlx_dsv4 import Engine, Params
 from mlx_dsv4.engine import Result
-from serving import force, serving
+from openai_wire import CompletionAnswer
+from serving import force, script, serving
 from tiny_models import tiny_model
 
 TINY = tiny_model()
@@ -123,6 +124,18 @@ def test_text_offsets_count_characters(client: OpenAI, engine: Engine) -> None:
     assert told.tokens is not None
     assert "".join(told.tokens) == answer.choices[0].text
     assert told.text_offset == [len("".join(told.tokens[:i])) for i in range(6)]
+
+
+def test_text_offsets_do_not_count_control_tokens(engine: Engine) -> None:
+    answer = CompletionAnswer({"logprobs": 0}, engine.tokenizer, "tiny")
+    params = Params(logprobs=0, allowed_tokens=script(engine, "a<｜begin▁of▁sentence｜>b"))
+    events = list(engine.stream("x", params))
+    for event in events:
+        answer.choice_of(event)
+    told = answer.whole(events[-1].result)["choices"][0]
+    assert told["text"] == "ab"
+    assert told["logprobs"]["tokens"] == ["a", "<｜begin▁of▁sentence｜>", "b"]
+    assert told["logprobs"]["text_offset"] == [0, 1, 1]
 
 
 @pytest.mark.parametrize("thinking", [True, False])

@@ -30,6 +30,20 @@ def http(engine: Engine) -> Iterator[httpx.Client]:
         yield http
 
 
+DEEP = {
+    "type": "function",
+    "function": {"name": "f", "parameters": json.loads("[" * 200 + "]" * 200)},
+}
+DEEP_CALL = [
+    {"role": "user", "content": "a"},
+    {
+        "role": "assistant",
+        "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": "[" * 3000}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "1", "content": 3},
+]
 REFUSED = [
     ({"n": 2}, "n"),
     ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
@@ -48,6 +62,7 @@ REFUSED = [
     ({"tool_choice": {"type": "function", "function": {"name": "none"}}}, "tool_choice"),
     ({"tool_choice": {"type": "function", "function": "x"}, "tools": [WEATHER]}, "function"),
     ({"tool_choice": "required", "tools": [WEATHER]}, None),
+    ({"tool_choice": "required", "thinking": {"type": "disabled"}}, None),
     ({"reasoning_effort": "enormous"}, "reasoning_effort"),
     ({"reasoning_effort": ["low"]}, "reasoning_effort"),
     ({"thinking": {"type": "perhaps"}}, "thinking"),
@@ -64,6 +79,9 @@ REFUSED = [
     ({"top_logprobs": 3}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, None),
     ({"stop": [""]}, None),
+    ({"stop": ["\ud800"]}, None),
+    ({"tools": [DEEP]}, None),
+    ({"messages": DEEP_CALL}, None),
 ]
 COMPLETIONS_REFUSED = [
     ({"prompt": None}, "prompt"),
@@ -72,6 +90,7 @@ COMPLETIONS_REFUSED = [
     ({"prompt": [[1], [2]]}, "prompt"),
     ({"prompt": ""}, None),
     ({"prompt": [5000]}, None),
+    ({"prompt": [True]}, None),
     ({"prompt": [1] * 5000}, None),
     ({"prompt": "\ud800"}, None),
     ({"best_of": 2}, "best_of"),

@@ -1,5 +1,7 @@
 """Drawing tokens: each step against its definition, seeds, and draws against probabilities."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -193,6 +195,7 @@ def test_logprobs_without_alternatives_and_without_anything() -> None:
         ({"logit_bias": [3]}, r"logit_bias must be a mapping .*; got \[3\]"),
         ({"stop": ["a", ""]}, r"stop must be strings .*; got \['a', ''\]"),
         ({"stop": ""}, r"stop must be strings of at least one character; got \(''"),
+        ({"stop": ["a\ud800"]}, "stop must be valid Unicode, without lone surrogates; got"),
         ({"stop_ids": [-3]}, "stop_ids must be an integer >= 0; got -3"),
         ({"allowed_tokens": 3}, "allowed_tokens must be a function .*; got 3"),
     ],
@@ -223,6 +226,48 @@ def test_bias_outside_the_vocabulary_is_refused() -> None:
 def test_numbers_of_numpy_are_numbers() -> None:
     params = Params(temperature=np.float32(0), top_k=np.int64(3), stop_ids=[np.int32(3)])
     assert first(params) == 1
+
+
+def test_numbers_of_any_type_are_drawn_with() -> None:
+    """Small integers of numpy overflow beside larger ones, and fractions meet no array."""
+    logits = np.arange(1000, dtype=np.float32)
+    odd = Params(
+        top_k=np.uint8(200),
+        logprobs=np.uint8(5),
+        max_tokens=np.uint8(200),
+        seed=np.uint8(7),
+        temperature=Fraction(5, 2),
+        logit_bias={np.uint8(3): Fraction(1, 2)},
+    )
+    plain = Params(
+        top_k=200, logprobs=5, max_tokens=200, seed=7, temperature=2.5, logit_bias={3: 0.5}
+    )
+    assert odd == plain
+    ours, theirs = Sampler(odd, 1000), Sampler(plain, 1000)
+    assert [ours.draw(logits) for _ in range(9)] == [theirs.draw(logits) for _ in range(9)]
+    assert odd.max_tokens + 100 == 300
+
+
+def test_params_do_not_follow_what_they_were_made_of() -> None:
+    bias, stop, stop_ids = {3: 1.0}, ["a"], [3]
+    params = Params(logit_bias=bias, stop=stop, stop_ids=stop_ids)
+    bias[5], stop[0], stop_ids[0] = 2.0, "", -1
+    assert params == Params(logit_bias={3: 1.0}, stop=("a",), stop_ids=(3,))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("penalty", [1e-30, 1e-300, 5e-324])
+def test_no_penalty_makes_what_is_not_a_number(penalty: float, temperature: float) -> None:
+    """A token that bias and penalty make the likeliest is drawn; one that is masked never is."""
+    params = Params(
+        temperature=temperature,
+        repetition_penalty=penalty,
+        logit_bias={2: 1e30},
+        allowed_tokens=lambda tokens: np.arange(5) != (0 if len(tokens) < 2 else tokens[0]),
+    )
+    sampler = Sampler(params, 5)
+    assert [sampler.draw(LOGITS) for _ in range(2)] == [2, 2]
+    assert 2 not in [sampler.draw(LOGITS) for _ in range(20)]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 changes an answer."""
 
 import logging
-import time
 from dataclasses import replace
 from itertools import pairwise
 from threading import Event, Thread
@@ -11,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from cold import GREEDY, check_cold, load, random_prompt
-from mlx_dsv4 import Engine, Params, Session
+from mlx_dsv4 import Engine, Params
 from mlx_dsv4.engine import Result, Serving, Text
 from mlx_dsv4.errors import AllocationError, SlotError
 from mlx_dsv4.model import Model
@@ -217,28 +216,6 @@ def test_more_sessions_than_slots_are_refused() -> None:
         sessions[0].close()
         engine.generate([1], GREEDY)
         engine.session().close()
-
-
-def test_one_that_waits_for_a_session_to_close_gets_its_slot() -> None:
-    """It can be cancelled meanwhile, and nothing is computed."""
-    with load(slots=1) as engine:
-        held = hold_back(engine)
-        waiting = [engine.stream([5, 6, i], GREEDY) for i in range(2)]
-        sessions: list[Session] = []
-        taking = Thread(target=lambda: sessions.append(engine.session()))
-        taking.start()
-        while not engine._scheduler._calls:
-            time.sleep(0.001)
-        held.let_go()  # the session is asked for between two steps, and they wait
-        taking.join()
-        waiting[0].cancel()
-        assert waiting[0].result().finish_reason == "cancelled"
-        assert engine.status().waiting == 1
-        before = time.process_time()
-        time.sleep(0.1)
-        assert time.process_time() - before < 0.05
-        sessions[0].close()
-        check_cold(engine, waiting[1].result(), GREEDY)
 
 
 def test_more_requests_than_may_wait_are_refused() -> None:

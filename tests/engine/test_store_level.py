@@ -1,5 +1,6 @@
 """Saved caches as the second level: what a slot held is found again, by another process too."""
 
+import errno
 import logging
 import os
 import subprocess
@@ -140,6 +141,19 @@ def test_short_conversations_are_not_worth_a_file(folder: Path) -> None:
     assert saved(folder) == []
 
 
+def test_what_a_session_loads_from_a_file_is_kept_too(folder: Path, tmp_path: Path) -> None:
+    with load() as engine, engine.session() as session:
+        first = session.generate(random_prompt(300), GREEDY)
+        session.save(tmp_path / "by hand")
+    with load(store=folder) as engine, engine.session() as session:
+        session.load(tmp_path / "by hand")
+    assert saved(folder) == [307]
+    with load(store=folder) as engine:
+        result = engine.generate([*first.prompt, *first.tokens, 5], GREEDY)
+        assert (result.reuse.kind, result.reuse.tokens) == ("disk", 307)
+        check_cold(engine, result, GREEDY)
+
+
 def test_another_models_files_are_passed_over(folder: Path) -> None:
     with load(store=folder) as engine:
         engine.generate(random_prompt(300), GREEDY)
@@ -178,6 +192,45 @@ def test_a_disk_that_is_full_costs_a_warning_and_no_answer(
             check_cold(engine, engine.generate(random_prompt(200, seed), GREEDY), GREEDY)
     assert "slot 0 is not saved: [Errno 28] No space left on device" in caplog.text
     assert saved(folder) == []
+
+
+def test_a_folder_that_cannot_be_written_still_serves(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with load(store=folder) as engine:
+        first = engine.generate(random_prompt(300), GREEDY)
+    (path,) = [e.path for e in CacheStore(folder, 1 << 40).entries() if e.n_tokens == 307]
+    with path.open("r+b") as file:
+        file.seek(-5, os.SEEK_END)
+        file.write(b"\xff\x00\xff")
+
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for name in ("utime", "unlink"):
+        monkeypatch.setattr(os, name, read_only)
+    with load(store=folder) as engine:
+        result = engine.generate([*first.prompt, *first.tokens, 5], GREEDY)
+        assert (result.reuse.kind, result.reuse.tokens) == ("disk", 292)
+        check_cold(engine, result, GREEDY)
+
+
+@pytest.mark.parametrize("name", ["entries", "_open"])
+def test_a_folder_that_cannot_be_read_costs_a_warning_and_no_answer(
+    folder: Path, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with load(store=folder) as engine:
+        engine.generate(random_prompt(300), GREEDY)
+
+    def broken(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(CacheStore, name, broken)
+    with load(store=folder) as engine, caplog.at_level(logging.WARNING):
+        result = engine.generate(random_prompt(300), GREEDY)
+        assert result.reuse.kind == "reset"
+        check_cold(engine, result, GREEDY)
+    assert "slot 0 reads no saved cache: [Errno 5] Input/output error" in caplog.text
 
 
 def test_the_budget_holds(folder: Path) -> None:

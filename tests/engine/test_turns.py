@@ -3,7 +3,6 @@
 import json
 from collections import OrderedDict
 from dataclasses import replace
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 
 from chats import TOOL, answered, calls_text, odd_tokens, user
 from mlx_dsv4.engine.turns import Turns
-from mlx_dsv4.engine.turns_file import Record, TurnsFile
 from mlx_dsv4.gguf import GGUFFile
 from mlx_dsv4.text import ChatEncoding, Tokenizer
 from tiny_models import tiny_model
@@ -309,67 +307,9 @@ def test_threads_do_not_meet_in_it(
     assert spliced != rendered
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> TurnsFile:
-    return TurnsFile(tmp_path / "turns.jsonl", 1024)
-
-
-def record(number: int, *tokens: int) -> Record:
-    return [f"key {number}", "reasoning", True, 1, list(tokens)]
-
-
-def test_records_come_back_in_their_order(file: TurnsFile) -> None:
-    assert file.records() == []
-    file.append([record(1, 5, 6), record(2, 7)])
-    file.append([record(3, 8)])
-    assert file.records() == [record(1, 5, 6), record(2, 7), record(3, 8)]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'["key", "r", tru',
-        b"\xff\xfe",
-        b"{}",
-        b'["key", "r", true, 0]',
-        b'["key", "r", true, 3, [1, 2]]',
-        b'["key", "r", true, -1, [1, 2]]',
-        b'["key", "r", 1, 0, [1, 2]]',
-        b'["key", "r", true, 0, [1, 1024]]',
-        b'["key", "r", true, 0, [1, 2.0]]',
-        b'["key", "r", true, 0, [true]]',
-        b'[3, "r", true, 0, [1]]',
-    ],
-)
-def test_a_damaged_line_costs_itself_alone(
-    file: TurnsFile, line: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    file.append([record(1, 5)])
-    with file.path.open("ab") as raw:
-        raw.write(line)  # without the end of the line, as a crash leaves it
-    file.append([record(2, 6)])
-    assert file.records() == [record(1, 5), record(2, 6)]
-    assert "1 damaged lines" in caplog.text
-
-
-def test_the_older_half_goes_when_it_is_large(
-    file: TurnsFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mlx_dsv4.engine.turns_file.MOST_BYTES", 600)
-    for number in range(60):
-        file.append([record(number, number)])
-        assert file.path.stat().st_size < 700
-    numbers = [tokens[0] for *_, tokens in file.records()]
-    assert numbers == list(range(numbers[0], 60))
-    assert len(numbers) > 5
-
-
-def test_a_file_that_cannot_be_written_costs_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    nowhere = TurnsFile(tmp_path / "none" / "turns.jsonl", 1024)
-    nowhere.append([record(1, 5)])
-    assert "an answer is not kept" in caplog.text
-    assert nowhere.records() == []
-    TurnsFile(tmp_path, 1024).records()
-    assert "answers are not read" in caplog.text
+def test_arguments_that_nest_too_deeply_are_rendered(turns: Turns, tokenizer: Tokenizer) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "run", "arguments": "[" * 5000}}
+    result = {"role": "tool", "tool_call_id": "1", "content": "ok"}
+    messages = [user("go"), {"role": "assistant", "content": "", "tool_calls": [call]}, result]
+    prompt = ChatEncoding(tokenizer).render(messages, **TOOLS)
+    assert turns.splice(prompt) == prompt.ids

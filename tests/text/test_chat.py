@@ -334,6 +334,12 @@ CALLING = assistant("", None, call("i", "clock", "{}"))
         ([user("a")], {"effort": ["low"]}, r"effort must be low, .*; got \['low'\]"),
         ([user("a")], {"tools": [CLOCK], "tool_choice": "required"}, "Thinking mode does not"),
         ([user("a")], {"tools": [CLOCK], "tool_choice": "some"}, "`none`, `auto`, `required`"),
+        (
+            [user("a")],
+            {"thinking": False, "tool_choice": "required"},
+            "tool_choice must be auto or none without tools; got 'required'",
+        ),
+        ([user("a")], {"tool_choice": ["none"]}, r"auto or none without tools; got \['none'\]"),
         ([user("a")], {"tools": ["f"]}, "a tool must be a mapping with type and function; got 'f'"),
         ([user("a")], {"tools": CLOCK}, "tools must be a list of mappings; got {"),
         ([user("a")], {"tools": [{"type": "function"}]}, "missing field `function`"),

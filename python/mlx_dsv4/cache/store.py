@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
@@ -182,7 +182,7 @@ class CacheStore:
             if file is None:
                 continue
             if file.has_logits or len(prefix) < n_prompt:
-                os.utime(file.file.fileno())
+                _mark_used(file)
                 yield file
             else:
                 file.close()
@@ -228,13 +228,14 @@ class CacheStore:
             except DamagedFileError as error:
                 self._pass_over(path, error)
                 return False
-            os.utime(file.file.fileno())
+            _mark_used(file)
             return True
 
     def _open(
         self, path: Path, ids: NDArray[np.int32], fingerprint: Fingerprint
     ) -> SavedFile | None:
-        """The file, locked against eviction; None if it is gone, damaged, or of other tokens."""
+        """The file, locked against eviction; None if it is gone, damaged, of other tokens, or
+        cannot be read."""
         file = None
         try:
             file = _open_locked(path)
@@ -247,12 +248,16 @@ class CacheStore:
                 file.close()
             self._pass_over(path, error)
             return None
+        except OSError as error:
+            _log.warning("passing over a file: %s", error)
+            return None
 
     def _pass_over(self, path: Path, error: FileFormatError) -> None:
         """Remove a file if it is damaged; one of another version may be another program's."""
         if isinstance(error, DamagedFileError):
             _log.warning("removing a damaged file: %s", error)
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # where nothing can be removed, it is passed over
+                path.unlink()
         else:
             _log.warning("passing over a file: %s", error)
 
@@ -275,11 +280,18 @@ def token_key(ids: NDArray[np.int32]) -> str:
     return xxh3_128(ids.data).hexdigest()
 
 
+def _mark_used(file: SavedFile) -> None:
+    """Let a file count as used; one that cannot be changed can still be read."""
+    with suppress(OSError):
+        os.utime(file.file.fileno())
+
+
 def _regular(path: Path) -> os.stat_result | None:
-    """What the system says of a file; None if it is gone, or something else, such as a folder."""
+    """What the system says of a file; None if it is gone, hidden, or something else, such as a
+    folder."""
     try:
         found = path.lstat()
-    except FileNotFoundError:
+    except OSError:
         return None
     return found if S_ISREG(found.st_mode) else None
 

@@ -16,6 +16,7 @@ from xxhash import xxh3_128
 
 from mlx_dsv4.cache.file import replacing
 from mlx_dsv4.errors import DamagedFileError, FileFormatError
+from mlx_dsv4.paths import refuse_other_than_file, usable_path
 from mlx_dsv4.text.chat import USER, Effort, Message
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def save_conversation(
         FileFormatError: the path is something else than a conversation.
         OSError: a file cannot be written.
     """
-    replaced = _named_cache(path)
+    replaced = _named_cache(usable_path(path))
     cache = path.with_name(f"{path.name}.{token_hex(8)}.cache")
     _, turns = engine.chat_parts()
     sampled = turns.records(exchange.answer for exchange in conversation.exchanges)
@@ -115,7 +116,7 @@ def load_conversation(path: Path, engine: "Engine", session: "Session") -> Conve
         OSError: a file cannot be read.
         AllocationError: there is no memory for it. The session is as it was, as with the others.
     """
-    fields = _read(path)
+    fields = _read(usable_path(path))
     cache, sampled = fields.pop("cache"), fields.pop("turns")
     exchanges = [Exchange(**exchange) for exchange in fields.pop("exchanges")]
     conversation = Conversation(**fields, exchanges=exchanges)
@@ -129,6 +130,7 @@ def _named_cache(path: Path) -> Path | None:
     """The cache of the conversation that a path already has; None if that is not known."""
     if not path.exists():
         return None
+    refuse_other_than_file(path, "a conversation, to be replaced")
     with path.open("rb") as file:
         if file.read(len(OPENING)) != OPENING:
             raise FileFormatError(f"{path}: exists and is no conversation; choose another name")
@@ -138,6 +140,7 @@ def _named_cache(path: Path) -> Path | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    refuse_other_than_file(path, "a conversation from /save")
     with path.open("rb") as file:
         if file.read(len(OPENING)) != OPENING:
             raise FileFormatError(f"{path}: must be a conversation from /save; begins otherwise")

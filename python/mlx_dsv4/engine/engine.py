@@ -203,8 +203,9 @@ class Engine(Requests):
             SlotError: every slot is held by a session or busy.
             ClosedError: the engine has been closed.
         """
-        slot = self._scheduler.call(self._slots.hold)
-        return Session(self, slot, self._scheduler)
+        scheduler = self._scheduler
+        # Made there: one that an interrupted caller does not get gives its slot back.
+        return scheduler.call(lambda: Session(self, scheduler.hold(), scheduler))
 
     def close(self) -> None:
         """End what runs, keep what the slots hold if there is a store, and let go of the file.

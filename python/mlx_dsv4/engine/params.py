@@ -11,6 +11,14 @@ from mlx_dsv4.errors import ParamsError
 
 MOST_LOGPROBS = 20
 LARGEST = 1e30  # of numbers that meet logits: sums stay finite
+NUMBERS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+)
 
 # Of the tokens generated so far: which may come next, ``[vocab]`` bool; None where all may.
 AllowedTokens = Callable[[Sequence[int]], ArrayLike | None]
@@ -62,7 +70,7 @@ class Params:
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
+            self._set("stop", (self.stop,))
         _integer("max_tokens", self.max_tokens, 1, None)
         _integer("top_k", self.top_k, 0)
         _integer("seed", self.seed, 0, None)
@@ -79,11 +87,28 @@ class Params:
             )
         _check_stops(self.stop, self.stop_ids)
         _check_bias(self.logit_bias)
+        self._own()
+
+    def _own(self) -> None:
+        """Copies that no caller changes, of plain numbers: others overflow, or meet no array."""
+        for name in ("max_tokens", "top_k", "seed", "logprobs"):
+            value = getattr(self, name)
+            self._set(name, None if value is None else int(value))
+        for name in NUMBERS:
+            self._set(name, float(getattr(self, name)))
+        self._set("stop", tuple(self.stop))
+        self._set("stop_ids", tuple(map(int, self.stop_ids)))
+        self._set("logit_bias", {int(t): float(bias) for t, bias in self.logit_bias.items()})
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
 
 
 def _check_stops(stop: object, stop_ids: object) -> None:
     if not isinstance(stop, Sequence) or not all(isinstance(s, str) and s for s in stop):
         raise _wrong("stop", "strings of at least one character", stop)
+    if any("\ud800" <= character <= "\udfff" for s in stop for character in s):
+        raise _wrong("stop", "valid Unicode, without lone surrogates", stop)
     if not isinstance(stop_ids, Sequence):
         raise _wrong("stop_ids", "a sequence of token ids", stop_ids)
     for token in stop_ids:

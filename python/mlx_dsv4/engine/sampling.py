@@ -1,5 +1,6 @@
 """Choosing the next token from logits."""
 
+from asyncio import CancelledError
 from collections import Counter
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from mlx_dsv4.engine.params import Params
 from mlx_dsv4.errors import LogitsError, ParamsError
 
 GREEDY_BELOW = 1e-5
+FINITE = np.finfo(np.float32).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,8 @@ class Sampler:
 
         Raises:
             LogitsError: a logit is NaN.
-            ParamsError: ``allowed_tokens`` returned something else than ``[vocab]`` bool, or
-                allowed none.
+            ParamsError: ``allowed_tokens`` returned something else than ``[vocab]`` bool, allowed
+                none, or raised what ends threads.
         """
         if np.isnan(logits).any():
             raise LogitsError(
@@ -112,18 +114,32 @@ class Sampler:
         ids = np.fromiter(self._counts, np.intp, len(self._counts))
         counts = np.fromiter(self._counts.values(), np.float32, len(ids))
         repeated = logits[ids]
-        scale = np.where(
-            repeated > 0, 1 / params.repetition_penalty, params.repetition_penalty
-        ).astype(np.float32)
-        taken = counts * params.frequency_penalty + params.presence_penalty
-        logits[ids] = repeated * scale - taken.astype(np.float32)
+        # Extremes may overflow: then the largest number, since infinities have no difference.
+        with np.errstate(over="ignore", invalid="ignore"):
+            scale = np.where(
+                repeated > 0, 1 / params.repetition_penalty, params.repetition_penalty
+            ).astype(np.float32)
+            taken = counts * params.frequency_penalty + params.presence_penalty
+            adjusted = np.clip(repeated * scale - taken.astype(np.float32), -FINITE, FINITE)
+        logits[ids] = np.where(np.isneginf(repeated), repeated, adjusted)
 
     def _allowed(self, vocab: int) -> NDArray[np.bool_] | None:
         hook = self.params.allowed_tokens
-        mask = None if hook is None else hook(tuple(self.tokens))
+        if hook is None:
+            return None
+        try:
+            mask = hook(tuple(self.tokens))
+        except (SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError) as error:
+            # Whoever reads the generation is not whom it was raised for.
+            raise ParamsError(
+                f"allowed_tokens must return [{vocab}] bool; it raised {type(error).__name__}"
+            ) from error
         if mask is None:
             return None
-        allowed = np.asarray(mask)
+        try:
+            allowed = np.asarray(mask)
+        except ValueError as error:
+            raise ParamsError(f"allowed_tokens must return [{vocab}] bool; {error}") from error
         if allowed.dtype != np.bool_ or allowed.shape != (vocab,):
             raise ParamsError(
                 f"allowed_tokens must return [{vocab}] bool; "

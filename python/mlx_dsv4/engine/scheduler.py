@@ -1,22 +1,23 @@
 """The thread that runs a model for all sessions: one step after the other, each for everybody."""
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from threading import Condition, Thread, current_thread
 from typing import TypeVar
 
 import mlx.core as mx
 import numpy as np
 
+from mlx_dsv4.engine.errands import Errand, give_up, result_of, settle
 from mlx_dsv4.engine.events import Done
 from mlx_dsv4.engine.prefill import chunk_multiplier
 from mlx_dsv4.engine.run import Request, Run, cancelled_before
 from mlx_dsv4.engine.slot import Slot
 from mlx_dsv4.engine.slots import Slots
-from mlx_dsv4.errors import ClosedError, SlotError
+from mlx_dsv4.errors import ClosedError, SlotError, ThreadError
 from mlx_dsv4.model import Model
 
 T = TypeVar("T")
@@ -24,15 +25,6 @@ T = TypeVar("T")
 DECODE_SCRATCH_BYTES = 256 * 2**20
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Errand:
-    """Something to do with a slot once nothing runs in it."""
-
-    slot: Slot
-    work: Callable[[], None]
-    cancel: Callable[[Exception], None]
 
 
 class Scheduler:
@@ -72,6 +64,7 @@ class Scheduler:
         self._slice_tokens = slice_tokens
         self._decode_quantum = decode_quantum
         self._max_waiting = max_waiting
+        self._process = os.getpid()
         self._changed = Condition()
         self._calls: deque[Callable[[], None]] = deque()
         self._waiting: deque[Request | Errand] = deque()
@@ -97,7 +90,9 @@ class Scheduler:
         Raises:
             ClosedError: the engine has been closed.
             SlotError: as many requests wait as may; or no slot will be free for it.
+            ThreadError: as :meth:`call`.
         """
+        self._check_thread()
         with self._changed:
             self._check_open()
             if request.slot is None:
@@ -108,53 +103,100 @@ class Scheduler:
                     f"try again later"
                 )
             request.mailbox.on_cancel = self.wake
-            self._waiting.append(request)
-            self._start()
+            self._wait_for_slot(request)
         self.wake()
+
+    def hold(self) -> Slot:
+        """An empty slot for a session alone, once those that wait have got theirs. For
+        :meth:`call`.
+
+        Raises:
+            SlotError: each is held by a session, busy, or needed by a request that waits.
+        """
+        while True:
+            self._admit()
+            with self._changed:
+                waits = any(
+                    isinstance(request, Request) and request.slot is None
+                    for request in self._waiting
+                )
+                # One that has come since it was looked at was promised a slot.
+                if not waits or not self._slots.idle():
+                    slot = self._slots.hold()
+                    break
+        self._slots.keep(slot)
+        slot.clear()
+        return slot
 
     def call(self, function: Callable[[], T]) -> T:
         """Run a function between two steps, in the thread of the model; its result.
 
         Raises:
             ClosedError: the engine has been closed.
+            ThreadError: called by that thread, or in a process forked from the one that has it.
         """
+        self._check_thread()
         future: Future[T] = Future()
         with self._changed:
             self._check_open()
-            self._calls.append(lambda: _settle(future, function))
+            self._calls.append(lambda: settle(future, function))
             self._start()
             self._changed.notify()
-        return future.result()
+        return result_of(future)
 
     def call_in(self, slot: Slot, function: Callable[[], None]) -> None:
         """Run a function on a slot, after the requests for it that arrived before; wait for it.
 
         Raises:
-            ClosedError: the engine has been closed.
+            ClosedError, ThreadError: as :meth:`call`.
         """
+        self._check_thread()
         future: Future[None] = Future()
-        errand = Errand(slot, lambda: _settle(future, function), future.set_exception)
+        errand = Errand(
+            slot, lambda: settle(future, function), lambda error: give_up(future, error)
+        )
         with self._changed:
             self._check_open()
-            self._waiting.append(errand)
-            self._start()
+            self._wait_for_slot(errand)
         self.wake()
-        future.result()
+        result_of(future)
 
     def wake(self) -> None:
         """Look again at who waits: a slot may have become free."""
+        if self._forked:
+            return
         with self._changed:
             self._woken = True
             self._changed.notify()
 
     def close(self) -> None:
         """End what runs and waits with ClosedError, and keep what the slots hold."""
+        if self._forked:
+            return
         with self._changed:
             self._closing = True
             self._changed.notify()
         # Whoever drops the last reference to an engine may be that very thread.
         if self._thread is not None and self._thread is not current_thread():
             self._thread.join()
+
+    def _check_thread(self) -> None:
+        """Refuse who would wait for nobody."""
+        if self._thread is current_thread():
+            raise ThreadError(
+                f"{self._model.config.name} must be used by other threads than its own, which "
+                f"runs allowed_tokens: the call would wait for itself"
+            )
+        if self._forked:
+            raise ThreadError(
+                f"{self._model.config.name} must be used by the process that loaded it, "
+                f"{self._process}; it was used by {os.getpid()}, which was forked from it"
+            )
+
+    @property
+    def _forked(self) -> bool:
+        """Whether the thread, and whoever had a lock, have been left in another process."""
+        return os.getpid() != self._process
 
     def _check_open(self) -> None:
         if self._closing:
@@ -170,11 +212,17 @@ class Scheduler:
             self._thread = Thread(target=self._loop, name="mlx-dsv4 model", daemon=True)
             self._thread.start()
 
+    def _wait_for_slot(self, request: Request | Errand) -> None:
+        self._waiting.append(request)
+        if request.slot is not None:
+            request.slot.awaited += 1
+        self._start()
+
     def _loop(self) -> None:
         while self._wait():
             try:
                 self._turn()
-            except Exception as error:
+            except BaseException as error:
                 # Those who wait must hear of it, whatever it is.
                 _log.exception("the engine failed")
                 self._end_all(error)
@@ -183,12 +231,12 @@ class Scheduler:
             self._slots.keep(slot)
 
     def _turn(self) -> None:
-        self._run_calls()
         self._drop_cancelled()
         self._admit()
+        self._run_calls()
         if self._runs:
             self._step()
-        elif self._unsaved and not self._waiting and not self._calls:
+        elif self._unsaved and not self._woken and not self._calls:
             self._unsaved = False
             for slot in self._slots:
                 self._slots.keep(slot)
@@ -252,6 +300,8 @@ class Scheduler:
     def _stop_waiting(self, request: Request | Errand) -> None:
         with self._changed:
             self._waiting.remove(request)
+            if request.slot is not None:
+                request.slot.awaited -= 1
 
     def _step(self) -> None:
         """One call of the model for all runs that take part, and what comes of it."""
@@ -311,7 +361,7 @@ class Scheduler:
         """What goes wrong in one run stays there: a hook that raises, logits that are NaN."""
         try:
             work()
-        except Exception as error:
+        except BaseException as error:
             run.fail(error)
 
     def _leave(self) -> None:
@@ -326,7 +376,7 @@ class Scheduler:
         if not all(run.complete for run in ended):
             release_scratch(0)
 
-    def _end_all(self, error: Exception) -> None:
+    def _end_all(self, error: BaseException) -> None:
         """Tell everybody who runs or waits."""
         for run in self._runs:
             run.fail(error)
@@ -338,14 +388,6 @@ class Scheduler:
             else:
                 request.mailbox.put(error)
         self._run_calls()
-
-
-def _settle(future: "Future[T]", function: Callable[[], T]) -> None:
-    """Run a function for whoever waits for it."""
-    try:
-        future.set_result(function())
-    except BaseException as error:
-        future.set_exception(error)
 
 
 def release_scratch(kept_bytes: int) -> None:

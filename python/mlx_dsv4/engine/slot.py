@@ -50,6 +50,7 @@ class Slot:
         logits: ``[vocab]`` float32 of the token after them; None where they are not known.
         held_by_session: Whether a session has it for itself.
         busy: Whether a generation runs in it.
+        awaited: How many requests and errands wait for it alone.
         used: Number of the last request that ran in it.
         saved: Tokens of the ledger that the disk store has.
     """
@@ -67,6 +68,7 @@ class Slot:
         self.logits: NDArray[np.float32] | None = None
         self.held_by_session = False
         self.busy = False
+        self.awaited = 0
         self.used = 0
         self.saved: list[int] | None = None
         self._anchor_use: dict[int, int] = {}
@@ -143,7 +145,6 @@ class Slot:
         saved.cache.grow(max(capacity, saved.cache.capacity_tokens))
         logits = None if saved.logits is None else np.array(saved.logits, np.float32)
         self._replace(saved.cache, list(saved.tokens), logits)
-        self.saved = list(saved.tokens)
         if self.position:
             self.anchor()
 

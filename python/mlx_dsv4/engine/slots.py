@@ -1,5 +1,6 @@
 """The slots of an engine: which one a request gets, and from where it goes on."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -8,6 +9,8 @@ from mlx_dsv4.engine.events import Reuse
 from mlx_dsv4.engine.reuse import common_prefix, worth_keeping
 from mlx_dsv4.engine.slot import Slot
 from mlx_dsv4.errors import AllocationError, SlotError
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +38,13 @@ class Slots:
         return iter(self._slots)
 
     def hold(self) -> Slot:
-        """A slot for a session alone: an empty one, else the least recently used.
+        """A slot for a session alone: an empty one, else the least recently used; it still has
+        what it held.
 
         Raises:
             SlotError: each is held by a session, or busy.
         """
-        free = self._idle()
+        free = self.idle()
         if not free:
             held = sum(slot.held_by_session for slot in self._slots)
             raise SlotError(
@@ -49,8 +53,6 @@ class Slots:
                 f"more slots"
             )
         slot = min(free, key=lambda s: (len(s.ledger) > 0, s.used))
-        self.keep(slot)
-        slot.clear()
         slot.held_by_session = True
         return slot
 
@@ -69,7 +71,7 @@ class Slots:
     def choose(self, prompt: Sequence[int]) -> Slot | None:
         """The slot for a request: the longest reusable prefix among the idle ones, else an empty
         one, else the least recently used; None if none is idle."""
-        idle = self._idle()
+        idle = self.idle()
         if not idle:
             return None
         reusable = {slot.index: slot.match(prompt).tokens for slot in idle}
@@ -119,7 +121,7 @@ class Slots:
 
     def _give_up_one(self, *, but: Slot) -> bool:
         """Free the memory of the idle slot that was used least recently; whether there was one."""
-        holding = [slot for slot in self._idle() if slot is not but and slot.cache is not None]
+        holding = [slot for slot in self.idle() if slot is not but and slot.cache is not None]
         for slot in sorted(holding, key=lambda slot: slot.used)[:1]:
             self.keep(slot)
             slot.clear()
@@ -130,8 +132,9 @@ class Slots:
         if self._store is not None and worth_keeping(len(slot.ledger), 1 << 30):
             slot.save_to(self._store)
 
-    def _idle(self) -> list[Slot]:
-        return [slot for slot in self._slots if not slot.busy and not slot.held_by_session]
+    def idle(self) -> list[Slot]:
+        """Those that anybody may have; not one that a closed session's requests wait for."""
+        return [s for s in self._slots if not (s.busy or s.held_by_session or s.awaited)]
 
     def _best_branch(self, slot: Slot, prompt: Sequence[int], reuse: Reuse) -> Branch | None:
         """The deepest position of another slot that saves more than ``reuse``."""
@@ -151,9 +154,23 @@ class Slots:
         """Whether a saved cache that saves more than ``reuse`` is now in the slot."""
         if self._store is None:
             return False
+        try:
+            return self._take_from(self._store, slot, prompt, reuse, needed_tokens)
+        except OSError as error:
+            _log.warning("slot %d reads no saved cache: %s", slot.index, error)
+            return False
+
+    def _take_from(
+        self,
+        store: CacheStore,
+        slot: Slot,
+        prompt: Sequence[int],
+        reuse: Reuse,
+        needed_tokens: int,
+    ) -> bool:
         model, row_dtype = slot.model, slot.row_dtype
         fingerprint = model.fingerprint(row_dtype=row_dtype)
-        file = self._store.find(prompt, fingerprint)
+        file = store.find(prompt, fingerprint)
         if file is None:
             return False
         file.close()
@@ -162,9 +179,10 @@ class Slots:
         plan = model.plan_cache(
             min(max(needed_tokens, len(prompt)), slot.context), row_dtype=row_dtype
         )
-        saved = self._store.load(prompt, plan, fingerprint)
+        saved = store.load(prompt, plan, fingerprint)
         if saved is None or saved.cache.position <= reuse.tokens:
             return False
         self.keep(slot)
         slot.take(saved, needed_tokens)
+        slot.saved = list(saved.tokens)
         return True

@@ -153,13 +153,16 @@ def _key(message: Mapping[str, Any]) -> str | None:
     calls = message.get("tool_calls") or []
     if not isinstance(content, str):
         return None
-    named = [
-        [call["id"], call["function"]["name"], _value(call["function"]["arguments"])]
-        for call in calls
-    ]
     # Without calls, the reasoning is part of what tells two turns apart.
     rest = None if calls else message.get("reasoning_content") or ""
-    return _digest(json.dumps([content, named, rest], sort_keys=True))
+    try:
+        named = [
+            [call["id"], call["function"]["name"], _value(call["function"]["arguments"])]
+            for call in calls
+        ]
+        return _digest(json.dumps([content, named, rest], sort_keys=True))
+    except RecursionError:  # of arguments that nest too deeply
+        return None
 
 
 def _value(arguments: str) -> object:

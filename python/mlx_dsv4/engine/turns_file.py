@@ -1,4 +1,7 @@
-"""Sampled answers on disk, for other processes: digests and token ids, a line each."""
+"""Sampled answers on disk, for other processes: digests and token ids, a line each.
+
+A line ends in a digest of the rest: another id would be another answer, and nobody would notice.
+"""
 
 import json
 import logging
@@ -6,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Any
+
+from xxhash import xxh3_128
 
 from mlx_dsv4.cache.file import replacing
 
@@ -47,7 +52,7 @@ class TurnsFile:
     def append(self, records: Sequence[Record]) -> None:
         """Add some; the log says what goes wrong."""
         # With a line's end before it: the last line may be one that a crash cut short.
-        data = b"".join(b"\n" + json.dumps(record).encode() + b"\n" for record in records)
+        data = b"".join(b"\n" + _line(record) + b"\n" for record in records)
         try:
             if self.path.exists() and self.path.stat().st_size > MOST_BYTES:
                 self._halve()
@@ -66,13 +71,16 @@ class TurnsFile:
         for line in lines:
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
-            if self._is_record(record):
-                yield record
+            if not isinstance(record, list) or not record:
+                continue
+            *fields, digest = record
+            if self._is_record(fields) and digest == _digest(fields):
+                yield fields
 
-    def _is_record(self, record: object) -> bool:
-        if not isinstance(record, list) or len(record) != 5:
+    def _is_record(self, record: Record) -> bool:
+        if len(record) != 5:
             return False
         key, reasoning, thinks, answer, tokens = record
         return (
@@ -84,3 +92,11 @@ class TurnsFile:
             and type(answer) is int
             and 0 <= answer <= len(tokens)
         )
+
+
+def _line(record: Record) -> bytes:
+    return json.dumps([*record, _digest(record)]).encode()
+
+
+def _digest(record: Record) -> str:
+    return xxh3_128(json.dumps(record).encode()).hexdigest()

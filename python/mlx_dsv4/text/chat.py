@@ -114,7 +114,7 @@ class ChatEncoding:
             tools: As in OpenAI's chat completions: ``{"type": "function", "function": {...}}``.
             thinking: Whether the model is to reason first.
             effort: How much, in words that its release knows; None says nothing.
-            tool_choice: "required" needs ``thinking=False``.
+            tool_choice: "required" needs tools and ``thinking=False``.
 
         Raises:
             ChatError: the messages or tools cannot be rendered; says why.
@@ -123,6 +123,8 @@ class ChatEncoding:
             raise ChatError(f"effort must be low, high, max or None; got {effort!r}")
         _check_mappings("message", "role and content", messages)
         _check_mappings("tool", "type and function", tools)
+        if not tools and tool_choice not in ("auto", "none"):
+            raise ChatError(f"tool_choice must be auto or none without tools; got {tool_choice!r}")
         messages = [_with_known_role(message) for message in messages]
         converted = _convert(messages, tools, thinking=thinking, tool_choice=tool_choice)
         asked = converted.conversation
@@ -260,7 +262,7 @@ def _convert(
         return recipe.ChatCompletionRequest(body).convert(_OPTIONS)
     except recipe.ConversionError as error:
         raise ChatError(json.loads(error.body)["error"]["message"]) from None
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ChatError(str(error)) from None
 
 
