@@ -1,16 +1,20 @@
-"""``python -m tools.train_demo``: prepare, train, export."""
+"""``python -m tools.train_demo``: prepare, train, export, measure, plot."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="Train the demo model, in this order.", no_args_is_help=True, add_completion=False
+)
 
 Prepared = Annotated[Path, typer.Option(help="Folder that `prepare` writes.")]
 Out = Annotated[Path, typer.Option(help="Folder that `train` writes.")]
+Scale = Annotated[float, typer.Option(help="Of the number of steps.")]
 PREPARED = Path("build/train_demo/prepared")
 OUT = Path("build/train_demo/run")
+MODEL = Path("python/mlx_dsv4/data/demo.gguf")
 
 
 @app.command()
@@ -28,7 +32,7 @@ def train(
     out: Out = OUT,
     device: Annotated[str, typer.Option(help="Of torch: cpu, cuda, mps.")] = "cpu",
     seed: Annotated[int, typer.Option(min=0, help="Of weights and rows.")] = 0,
-    scale: Annotated[float, typer.Option(help="Of the number of steps.")] = 1.0,
+    scale: Scale = 1.0,
     every: Annotated[int, typer.Option(min=1, help="Steps between lines of the log.")] = 100,
     seconds: Annotated[float | None, typer.Option(help="Stop, to be gone on with.")] = None,
 ) -> None:
@@ -38,6 +42,52 @@ def train(
     from tools.train_demo.train import train as run
 
     run(Run(prepared, out, device, seed, every, seconds), full_schedule(scale))
+
+
+@app.command()
+def export(
+    prepared: Prepared = PREPARED,
+    out: Out = OUT,
+    model: Annotated[Path, typer.Option(help="GGUF file to write.")] = MODEL,
+) -> None:
+    """Write the trained weights as the file that the package ships."""
+    from tools.train_demo import export as module
+    from tools.train_demo.prepare import demo_config
+
+    model.parent.mkdir(parents=True, exist_ok=True)
+    module.export(prepared, out / "weights.pt", demo_config(), model)
+    typer.echo(f"{model}: {model.stat().st_size / 1e6:.2f} MB")
+
+
+@app.command()
+def measure(
+    prepared: Prepared = PREPARED,
+    out: Out = OUT,
+    model: Annotated[Path, typer.Option(help="GGUF file.")] = MODEL,
+    files: Annotated[int, typer.Option(min=1, help="Held-out files to read.")] = 16,
+) -> None:
+    """Bits per byte of held-out text, in torch and in the engine, as a table."""
+    from tools.train_demo.measure import CONTEXTS
+    from tools.train_demo.measure import measure as lines
+
+    weights = out / "weights.pt"
+    typer.echo(f"| held-out bits per byte at a context of | {' | '.join(map(str, CONTEXTS))} |")
+    typer.echo(f"|---|{'---:|' * len(CONTEXTS)}")
+    for name, figures in lines(prepared, weights if weights.exists() else None, model, files):
+        typer.echo(f"| {name} | {' | '.join(f'{figure:.4f}' for figure in figures)} |")
+
+
+@app.command()
+def plot(
+    out: Out = OUT,
+    picture: Annotated[Path, typer.Option(help="SVG to write.")] = Path("docs/demo-loss.svg"),
+    scale: Scale = 1.0,
+) -> None:
+    """Draw the losses of the training; needs matplotlib."""
+    from tools.train_demo.plot import plot as draw
+    from tools.train_demo.schedule import full_schedule
+
+    draw(out / "log.jsonl", picture, full_schedule(scale))
 
 
 if __name__ == "__main__":

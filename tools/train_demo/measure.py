@@ -1,18 +1,17 @@
 """The tables of docs/demo-model.md: what the trained model knows, and what the file keeps of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
 
-from mlx_dsv4.config import ModelConfig
 from mlx_dsv4.gguf import GGUFFile
+from mlx_dsv4.model import Numerics
 from mlx_dsv4.text import Tokenizer
 from tools.train_demo import bits
 from tools.train_demo.export import stored_state
@@ -23,18 +22,17 @@ Logits = Callable[[bits.Ids], NDArray[np.float32]]
 
 
 def measure(
-    prepared: Path, weights: Path | None, path: Path, config: ModelConfig, n: int
-) -> list[tuple[str, list[float]]]:
+    prepared: Path, weights: Path | None, path: Path, n: int
+) -> Iterator[tuple[str, list[float]]]:
     """Bits per byte on ``n`` held-out files, one line for each way to compute them.
 
     Args:
         prepared: Folder with the held-out tokens and transformers' config.
         weights: ``weights.pt`` of the training; None measures the file alone.
         path: The GGUF file that was exported.
-        config: Its numbers.
         n: Files, of the first 4,096 tokens each.
 
-    Returns:
+    Yields:
         (what, bits per byte for each of :data:`CONTEXTS`).
     """
     documents = bits.held_out_documents(prepared, n)
@@ -44,24 +42,20 @@ def measure(
     def line(logits: Logits) -> list[float]:
         return [_bits_per_byte(documents, tokenizer, context, logits) for context in CONTEXTS]
 
-    lines = []
     if weights is not None:
         state = torch.load(weights, map_location="cpu", weights_only=True)
         trained = _transformers(prepared, state)
-        lines.append(("torch, weights as trained", line(partial(bits.torch_logits, trained))))
+        yield "torch, weights as trained", line(partial(bits.torch_logits, trained))
     stored = _transformers(prepared, stored_state(path))
     for name, change in _ablations(stored).items():
         with change:
-            lines.append(
-                (f"torch, weights of the file{name}", line(partial(bits.torch_logits, stored)))
-            )
-    modes: tuple[Literal["plain", "official"], ...] = ("plain", "official")
+            yield f"torch, weights of the file{name}", line(partial(bits.torch_logits, stored))
+    modes: tuple[Numerics, ...] = ("plain", "official")
     for numerics in modes:
         model = bits.load(path, numerics)
         for name, chunks in CHUNKS.items():
             figures = line(partial(bits.engine_logits, model, chunks=chunks))
-            lines.append((f"engine, {numerics} numerics, {name}", figures))
-    return lines
+            yield f"engine, {numerics} numerics, {name}", figures
 
 
 def _bits_per_byte(
