@@ -20,7 +20,6 @@ SIMULATOR := $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m))
 NATIVE := pyproject.toml CMakeLists.txt $(wildcard csrc/* metal/*.* mslsim/*/*.cpp mslsim/*/*.h)
 CPP := $(shell git ls-files '*.cpp' '*.h')
 METAL := $(wildcard metal/*.metal)
-TINY := build/tiny.gguf
 FUZZ := build/fuzz
 SECONDS := 60
 SEED := 0
@@ -56,15 +55,10 @@ $(VENV)/.tools: pyproject.toml | $(VENV)/.package
 venv: $(VENV)/.package
 tools: $(VENV)/.tools
 
-$(TINY): $(VENV)/.package
-	@mkdir -p build
-	@echo "== writing a small random model of the real architecture"
-	@$(BIN)/mlx-dsv4 make-tiny $@
-
-demo: $(TINY)
+demo: $(VENV)/.package
 	@$(BIN)/mlx-dsv4 doctor
-	@echo "== its text is noise (the weights are random), its layers are DeepSeek-V4's"
-	$(BIN)/mlx-dsv4 generate --model $(TINY) --prompt "def attention(query, rows):" --max-tokens 64 --temperature 0
+	@echo "== a small DeepSeek-V4 that has read Python's standard library (docs/demo-model.md)"
+	$(BIN)/mlx-dsv4 generate --demo --prompt "import unittest" --max-tokens 164 --temperature 0
 
 test: lint types layers
 	@echo "== tests"

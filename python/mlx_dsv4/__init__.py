@@ -7,11 +7,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mlx_dsv4.demo import DEMO_MODEL
     from mlx_dsv4.engine import Engine, Params, Result, Session, Stream
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "DEMO_MODEL": "mlx_dsv4.demo",
     "Engine": "mlx_dsv4.engine",
     "Params": "mlx_dsv4.engine",
     "Result": "mlx_dsv4.engine",
@@ -19,7 +21,7 @@ _HOMES = {
     "Stream": "mlx_dsv4.engine",
 }
 
-__all__ = ["Engine", "Params", "Result", "Session", "Stream", "__version__"]
+__all__ = ["DEMO_MODEL", "Engine", "Params", "Result", "Session", "Stream", "__version__"]
 
 
 if not TYPE_CHECKING:

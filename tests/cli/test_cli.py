@@ -1,9 +1,11 @@
 """The command line as a user types it: output, exit codes, and no tracebacks."""
 
+import ast
 import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -82,12 +84,25 @@ def test_the_context_bounds_the_generation(tiny: Path) -> None:
     assert done.returncode == 0
 
 
+def test_the_demo_model_writes_python_as_the_readme_shows() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    shown = re.search(r"```console\n\$ mlx-dsv4 (generate --demo .*?)\n(.*?)```", readme, re.DOTALL)
+    assert shown is not None
+    command, text = shown.groups()
+    done = run(*shlex.split(command))
+    assert done.stdout == text
+    prompt = shlex.split(command)[shlex.split(command).index("--prompt") + 1]
+    whole_lines = (prompt + done.stdout).rsplit("\n", 2)[0]
+    assert ast.parse(whole_lines).body
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (["--model", "nowhere.gguf", "--prompt", "x"], 1, "nowhere.gguf: No such file"),
         (["--model", __file__, "--prompt", "x"], 1, "must be a GGUF file"),
-        (["--prompt", "x"], 2, "Missing option '--model'"),
+        (["--prompt", "x"], 2, "a model is needed, --model FILE or --demo; got neither"),
+        (["--model", "TINY", "--demo", "--prompt", "x"], 2, "or --demo; got both"),
         (["--model", "TINY", "--prompt", ""], 1, "the prompt is empty"),
         (["--model", "TINY", "--prompt", "x" * 50, "--context", "9"], 1, "context of 9 tokens"),
         (["--model", "TINY", "--prompt", "x", "--context", "99999"], 1, r"1\.\.4096 tokens"),

@@ -128,17 +128,20 @@ def _memory(history: History) -> list[int]:
 
 
 def _check_memory(engine: Engine, journal: Journal, seen: list[int]) -> None:
-    """After the first phase a slot may grow to its capacity and its anchors, nothing else.
+    """Once every thread has had its share, a slot may grow to its capacity, and nothing else.
 
-    Pages that the allocator happens to keep come and go, a leak stays: the least of the last
-    phases counts.
+    Pages that the allocator happens to keep come and go, a leak stays: the most of the first
+    quarter of the phases is compared with the least of the last ones.
     """
     if len(seen) < 2:
         return
-    grown = min(seen[1:][-3:]) - seen[0]
+    settled = seen[: max(1, len(seen) // 4)]
+    grown = min(seen[len(settled) :][-3:]) - max(settled)
     slot_bytes = engine.model.plan_cache(CONTEXT).n_bytes + SERVING.anchor_bytes
     most = SLOTS * slot_bytes + RESERVE_BYTES
-    journal.count("memory", "kB grown", grown // 1024)
+    journal.count("memory", "kB at first", settled[0] // 1024)
+    journal.count("memory", "kB after a quarter of the phases, at most", max(settled) // 1024)
+    journal.count("memory", "kB grown since then", grown // 1024)
     journal.count("memory", "kB that it may grow", most // 1024)
     if grown > most:
         journal.fail(f"memory has grown by {grown} bytes; at most {most} are accounted for")

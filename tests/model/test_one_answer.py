@@ -13,7 +13,7 @@ from cache_contents import readable
 from mlx_dsv4.cache import Cache
 from mlx_dsv4.gguf.tiny import Formats
 from mlx_dsv4.model import Model, Numerics
-from tiny_models import TinyModel, random_tokens, tiny_model
+from tiny_models import TinyModel, demo_model, demo_tokens, random_tokens, tiny_model
 
 TOKENS = 300
 CAPACITY = 400
@@ -25,9 +25,9 @@ def numerics(request: pytest.FixtureRequest) -> Numerics:
     return request.param
 
 
-@pytest.fixture(scope="module")
-def tiny() -> TinyModel:
-    return tiny_model(formats=PACKED)
+@pytest.fixture(scope="module", params=["random", "trained"])
+def tiny(request: pytest.FixtureRequest) -> TinyModel:
+    return demo_model() if request.param == "trained" else tiny_model(formats=PACKED)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def model(tiny: TinyModel, numerics: Numerics) -> Model:
 
 @pytest.fixture(scope="module")
 def prompt(tiny: TinyModel) -> list[int]:
-    return random_tokens(tiny.config, TOKENS)
+    return demo_tokens(TOKENS) if tiny is demo_model() else random_tokens(tiny.config, TOKENS)
 
 
 def run(model: Model, prompt: list[int], chunks: list[int]) -> tuple[np.ndarray, Cache]:

@@ -1,4 +1,4 @@
-"""Small random models on disk, loaded, with their weights beside them."""
+"""Small models on disk, loaded, with their weights beside them: random ones, and a trained one."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -9,11 +9,13 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from mlx_dsv4 import DEMO_MODEL
 from mlx_dsv4.config import ModelConfig
 from mlx_dsv4.gguf import GGUFFile, dequantize
 from mlx_dsv4.gguf.tiny import Formats, random_weights, tiny_config, write_model
 from mlx_dsv4.gguf.vocabulary import make_vocabulary
 from mlx_dsv4.model import Model, Numerics, load_weights
+from mlx_dsv4.text import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -39,14 +41,35 @@ def tiny_model(seed: int = 0, formats: Formats = FLOAT32, **overrides: Any) -> T
     path = Path(mkdtemp(prefix="dsv4-")) / "tiny.gguf"
     weights = random_weights(config, seed)
     write_model(path, config, weights, formats, make_vocabulary(config.vocab))
+    return TinyModel(path, config, decoded_tensors(path))
+
+
+@cache
+def demo_model() -> TinyModel:
+    """The trained model that the package ships."""
+    with GGUFFile(DEMO_MODEL) as file:
+        shapes = {name: info.shape for name, info in file.tensors.items()}
+        config = ModelConfig.from_metadata(file.metadata, shapes)
+    return TinyModel(DEMO_MODEL, config, decoded_tensors(DEMO_MODEL))
+
+
+def demo_tokens(n: int) -> list[int]:
+    """The first ids of a text like that which the demo model is trained on."""
+    with GGUFFile(DEMO_MODEL) as file:
+        tokenizer = Tokenizer.from_metadata(file.metadata)
+    text = Path(__file__).with_name("demo_text.txt").read_text()
+    return [tokenizer.bos_id, *tokenizer.encode(text)][:n]
+
+
+def decoded_tensors(path: Path) -> dict[str, np.ndarray]:
+    """What the tensors of a file stand for, by name."""
     with GGUFFile(path) as file:
-        decoded = {
-            name: weights[name]
+        return {
+            name: file.raw(name).view(np.int32).reshape(info.shape).copy()
             if info.format == "i32"
             else dequantize(file.raw(name), info.format, info.shape)
             for name, info in file.tensors.items()
         }
-    return TinyModel(path, config, decoded)
 
 
 def random_tokens(config: ModelConfig, n: int, seed: int = 0) -> list[int]:

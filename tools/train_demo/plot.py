@@ -22,7 +22,7 @@ def plot(log: Path, out: Path, schedule: Schedule) -> None:
         begun += stage.steps
         left.axvline(begun, color="0.8", linewidth=1)
     left.set(xlabel="step", ylabel="nats per token", ylim=(0, 5))
-    right.set(ylabel="divergence of the indexer, nats", ylim=(0, None))
-    figure.legend(loc="upper right", bbox_to_anchor=(0.9, 0.95))
+    right.set(ylabel="divergence of the indexer, nats", ylim=(0, 0.1))
+    figure.legend(loc="upper right", bbox_to_anchor=(0.88, 0.6))
     pyplot.rcParams["svg.hashsalt"] = "demo"  # equal logs, equal pictures
     figure.savefig(out, metadata={"Date": None})

@@ -77,6 +77,7 @@ class Report:
         n_flops: int = 0,
         ceilings: Mapping[str, float] | None = None,
         memory: Mapping[str, int] | None = None,
+        figures: Mapping[str, float] | None = None,
     ) -> None:
         """Report one call.
 
@@ -89,6 +90,7 @@ class Report:
             ceilings: GB/s that the same run measured, by what they limit; the read bandwidth if
                 None.
             memory: Bytes of memory that the call took, by their kind.
+            figures: More, by their keys in the JSON line.
         """
         limits = {"read": read_gb_s()} if ceilings is None else ceilings
         median = statistics.median(samples)
@@ -101,9 +103,13 @@ class Report:
         if n_flops:
             line += f" {rate:7.1f} GFLOP/s"
             line += f" ({rate / peak:5.1%} of the peak)" if peak else ""
+        for key, value in (figures or {}).items():
+            words = f"{value / 1e6:.1f} MB" if key.endswith("_bytes") else f"{value:.1f}"
+            line += f", {words} {key.removesuffix('_bytes').replace('_per_s', '/s')}"
         for kind, amount in (memory or {}).items():
             line += f", {kind.replace('_', ' ')} {amount / 1e6:.1f} MB"
-        figures = {
+        record = {
+            **(figures or {}),
             "us_p50": round(median, 2),
             "us_min": round(min(samples), 2),
             "bytes": n_bytes,
@@ -112,7 +118,7 @@ class Report:
             **{f"{kind}_gb_s": round(limit, 2) for kind, limit in limits.items()},
             **{f"{kind}_bytes": amount for kind, amount in (memory or {}).items()},
         }
-        self._write(line, name, case, figures)
+        self._write(line, name, case, record)
 
     def figures(self, name: str, case: str, words: str, figures: Mapping[str, object]) -> None:
         """Report what is no call of so many bytes.

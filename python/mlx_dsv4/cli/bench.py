@@ -4,14 +4,17 @@ import contextlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from mlx_dsv4 import DEMO_MODEL
 from mlx_dsv4.bench import FAMILIES, run_family
 from mlx_dsv4.bench import cache as cache_bench
 from mlx_dsv4.bench import sessions as sessions_bench
+from mlx_dsv4.bench import walk as walk_bench
 from mlx_dsv4.bench.harness import Report, device_name, read_gb_s
+from mlx_dsv4.cli import options as cli_options
 from mlx_dsv4.config import V4_FLASH
 
 app = typer.Typer(
@@ -89,6 +92,76 @@ def cache(
             cache_bench.run(report, capacity, Path(files))
 
 
+Model = Annotated[
+    Path | None,
+    typer.Option(exists=True, dir_okay=False, help="GGUF file.", show_default="the demo model"),
+]
+
+
+@app.command()
+def decode(
+    contexts: Annotated[
+        list[int] | None,
+        typer.Argument(
+            min=1,
+            help="Tokens before those that are decoded, growing.",
+            show_default=" ".join(map(str, walk_bench.CONTEXTS)),
+        ),
+    ] = None,
+    model: Model = None,
+    tokens: Annotated[
+        int, typer.Option(min=1, help="To decode at each context.")
+    ] = walk_bench.DECODED_TOKENS,
+    numerics: cli_options.Numerics = "official",
+    csv: Annotated[
+        Path | None, typer.Option(help=f"Also write {walk_bench.CSV_COLUMNS} here.")
+    ] = None,
+    json_lines: JsonLines = None,
+) -> None:
+    """Read a prompt up to each context and decode there: tokens per second over context."""
+    chosen = contexts or list(walk_bench.CONTEXTS)
+    if chosen != sorted(set(chosen)):
+        raise typer.BadParameter(f"contexts must grow; got {' '.join(map(str, chosen))}")
+    with (
+        reporting(json_lines, subject="measurement") as report,
+        contextlib.nullcontext() if csv is None else csv.open("w") as table,
+    ):
+        walk_bench.decode(report, subject(model, numerics), chosen, tokens, table)
+
+
+@app.command()
+def prefill(
+    lengths: Annotated[
+        list[int] | None,
+        typer.Argument(
+            min=1,
+            help="Tokens of the prompts.",
+            show_default=" ".join(map(str, walk_bench.LENGTHS)),
+        ),
+    ] = None,
+    model: Model = None,
+    depth: Annotated[int, typer.Option(min=0, help="Tokens that are in the cache before.")] = 0,
+    repeats: Annotated[int, typer.Option(min=1, help="Of each length; the median counts.")] = 3,
+    numerics: cli_options.Numerics = "official",
+    json_lines: JsonLines = None,
+) -> None:
+    """Time prompts of some lengths, from an empty cache or at a depth."""
+    with reporting(json_lines, subject="measurement") as report:
+        walk_bench.prefill(
+            report, subject(model, numerics), lengths or walk_bench.LENGTHS, depth, repeats
+        )
+
+
+def subject(model: Path | None, numerics: Literal["official", "plain"]) -> walk_bench.Subject:
+    """The model to measure; says which it is, and what the machine can do."""
+    path = model or DEMO_MODEL
+    typer.echo(
+        f"== {path.name}, device {device_name()}, read bandwidth {read_gb_s():.1f} GB/s, "
+        f"{numerics} numerics"
+    )
+    return walk_bench.Subject.load(path, numerics)
+
+
 @app.command()
 def sessions(
     model: Annotated[
@@ -97,15 +170,13 @@ def sessions(
             exists=True,
             dir_okay=False,
             help="GGUF file.",
-            show_default="a tiny one with random weights",
+            show_default="the demo model",
         ),
     ] = None,
     json_lines: JsonLines = None,
 ) -> None:
     """Time sessions that share a model: 1 to 8 decoding at once, one beside a cold prompt."""
-    with (
-        reporting(json_lines, subject="measurement") as report,
-        contextlib.nullcontext(model) if model else sessions_bench.tiny_file() as path,
-    ):
+    path = model or DEMO_MODEL
+    with reporting(json_lines, subject="measurement") as report:
         typer.echo(f"== {path.name}, device {device_name()}")
         sessions_bench.run(report, path)

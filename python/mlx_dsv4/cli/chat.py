@@ -30,7 +30,8 @@ Ctrl-C ends an answer, which is then dropped with its question."""
 
 
 def chat(
-    model: options.ModelFile,
+    model: options.ModelFile = None,
+    demo: options.Demo = False,
     system: Annotated[str | None, typer.Option(help="Text before the first question.")] = None,
     thinking: Annotated[bool, typer.Option(help="Let the model reason before it answers.")] = True,
     effort: Annotated[
@@ -61,11 +62,12 @@ def chat(
     """
     from mlx_dsv4.cli.conversation import Conversation
 
+    path = options.model_file(model, demo)
     params = options.checked_params(
         max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed
     )
     with load_engine(
-        model,
+        path,
         context=context,
         numerics=numerics,
         device=device,

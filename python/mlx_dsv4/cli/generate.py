@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 def generate(
-    model: options.ModelFile,
     prompt: Annotated[str, typer.Option(help="Text to continue.")],
+    model: options.ModelFile = None,
+    demo: options.Demo = False,
     max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 256,
     stop: Annotated[
         list[str] | None, typer.Option(help="Text that ends the generation; may be repeated.")
@@ -45,6 +46,7 @@ def generate(
     """
     from mlx_dsv4.errors import PromptError
 
+    path = options.model_file(model, demo)
     if not prompt:
         raise PromptError("the prompt is empty: --prompt needs at least one character")
     params = options.checked_params(
@@ -60,7 +62,7 @@ def generate(
         seed=seed,
     )
     with load_engine(
-        model, context=context, numerics=numerics, device=device, preload=preload
+        path, context=context, numerics=numerics, device=device, preload=preload
     ) as engine:
         result = Printer().show(engine.stream(prompt, params), max_tokens=max_tokens)
     if result.finish_reason == "cancelled":

@@ -8,7 +8,10 @@ import typer
 if TYPE_CHECKING:
     from mlx_dsv4.engine import Params
 
-ModelFile = Annotated[Path, typer.Option(help="GGUF file of a DeepSeek-V4 model.")]
+ModelFile = Annotated[Path | None, typer.Option(help="GGUF file of a DeepSeek-V4 model.")]
+Demo = Annotated[
+    bool, typer.Option("--demo", help="Use the small model of Python code that comes along.")
+]
 Temperature = Annotated[float, typer.Option(help="0 always takes the likeliest token.")]
 TopP = Annotated[float, typer.Option(help="Draw from this much probability.")]
 Seed = Annotated[int | None, typer.Option(help="Same seed, same text.")]
@@ -24,6 +27,20 @@ Context = Annotated[
     int | None,
     typer.Option(min=1, help="Most tokens, prompts and answers; default: the model's."),
 ]
+
+
+def model_file(model: Path | None, demo: bool) -> Path:
+    """The file of ``--model``, or that of ``--demo``.
+
+    Raises:
+        typer.BadParameter: neither is given, or both.
+    """
+    from mlx_dsv4 import DEMO_MODEL
+
+    if (model is None) != demo:
+        got = "neither" if model is None else "both"
+        raise typer.BadParameter(f"a model is needed, --model FILE or --demo; got {got}")
+    return DEMO_MODEL if model is None else model
 
 
 def checked_params(**values: Any) -> "Params":
