@@ -127,7 +127,8 @@ check-install: $(VENV)/.tools
 	@$(BIN)/python -c 'from scikit_build_core.build import build_sdist; build_sdist("build/sdist")'
 	@build/clean/bin/python -m pip install --quiet \
 		"$$(echo build/sdist/*.tar.gz)$(if $(BACKEND),[$(BACKEND)])"
-	@cd build && clean/bin/mlx-dsv4 doctor && clean/bin/python -c 'from mlx_dsv4 import Engine'
+	@cd build && clean/bin/mlx-dsv4 doctor && \
+		clean/bin/mlx-dsv4 generate --demo --prompt "import" --max-tokens 8 --temperature 0
 
 bench: $(VENV)/.package
 	@$(BIN)/mlx-dsv4 bench kernels
