@@ -20,6 +20,7 @@ Message = Mapping[str, Any]
 USER, ASSISTANT = "<｜User｜>", "<｜Assistant｜>"
 THINK, END_THINK = "<think>", "</think>"
 CALL_MARKER = recipe.SpecialToken.Dsml.default_str()
+_CALL_BEGINS = f"<{CALL_MARKER}"
 _MODEL = "model"
 _OUT_OF_ORDER = "with 'tool_calls'"  # in what the package says of calls without their results
 _EOS = recipe.SpecialToken.Eos.default_str()
@@ -180,6 +181,9 @@ class Piece:
 class OutputParser:
     """Separates reasoning, answer and tool calls of one generation; holds back partial markers.
 
+    Where the marker of a call begins and no call comes of it, what is written from there on comes
+    as text at the end, so that nothing is lost.
+
     Args:
         request: Of the prompt.
         options: Of the prompt.
@@ -194,10 +198,15 @@ class OutputParser:
         generator = recipe.ChatCompletionRequest.chunk_generator(request, "", _MODEL)
         self._processor = recipe.StreamProcessor(generator, options)
         self.finish_reason: str | None = None
+        self._parses_calls = options.parse_tool_calls
+        self._starts_in_calls = options.starts_in_tool_calls
+        self._called = False
+        self._pushed: list[str] = []
 
     def push(self, text: str) -> Iterator[Piece]:
         """The pieces that more text completes; nothing after a stop string."""
         if self.finish_reason is None:
+            self._pushed.append(text)
             yield from self._take(recipe.InferenceChunk.text(text, 1))
 
     def finish(self, *, length: bool) -> Iterator[Piece]:
@@ -211,6 +220,18 @@ class OutputParser:
             yield from self._take(
                 recipe.InferenceChunk.finish(reasons.Length if length else reasons.Stop)
             )
+            if self._parses_calls and not self._called:
+                lost = self._begun_call("".join(self._pushed))
+                if lost:
+                    yield Piece(lost, "", ())
+
+    def _begun_call(self, text: str) -> str:
+        """What follows from where a call begins, which the package keeps for itself."""
+        if self._starts_in_calls:
+            return text
+        before, marker, after = text.partition(_CALL_BEGINS)
+        space = "\n\n" if before.endswith("\n\n") else ""
+        return space + marker + after if marker else ""
 
     def _take(self, chunk: "recipe.InferenceChunk") -> Iterator[Piece]:
         for update in self._processor.push(chunk):
@@ -222,6 +243,7 @@ class OutputParser:
                     delta.get("reasoning_content") or "",
                     tuple(map(_call, delta.get("tool_calls") or ())),
                 )
+                self._called = self._called or bool(piece.calls)
                 if piece.text or piece.reasoning or piece.calls:
                     yield piece
 
