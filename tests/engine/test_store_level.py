@@ -141,6 +141,18 @@ def test_short_conversations_are_not_worth_a_file(folder: Path) -> None:
     assert saved(folder) == []
 
 
+def test_short_beginnings_are_not_worth_a_file(folder: Path) -> None:
+    """The end of the system text and of the prompt of a conversation that is long enough."""
+    with load(store=folder, slots=1) as engine:
+        never = dict.fromkeys(engine.tokenizer.stop_ids, -1e3)
+        ask = [{"role": "user", "content": "tell me of rows and windows"}]
+        first = engine.chat(ask, Params(max_tokens=200, seed=1, logit_bias=never))
+        settle(engine)
+        assert engine.status().slots[0].anchors == (1, len(first.prompt) - 8)
+        engine.chat([{"role": "user", "content": "and another thing of the rows"}], GREEDY)
+    assert saved(folder) == [len(first.prompt) + 199]
+
+
 def test_what_a_session_loads_from_a_file_is_kept_too(folder: Path, tmp_path: Path) -> None:
     with load() as engine, engine.session() as session:
         first = session.generate(random_prompt(300), GREEDY)

@@ -26,6 +26,11 @@ def worth_keeping(cached: int, n_prompt: int) -> bool:
     return cached > 0 and (few_remain or cached >= LEAST_CACHED_TOKENS)
 
 
+def worth_saving(n_tokens: int) -> bool:
+    """Whether going on after so many tokens is faster for prompts of any length."""
+    return n_tokens >= LEAST_CACHED_TOKENS
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """What a session can go on from.
