@@ -111,7 +111,8 @@ class Slots:
         if self._take_saved(slot, prompt, reuse, needed_tokens):
             found = f"a saved cache has its first {slot.position} tokens"
             return replace(reuse, kind="disk", tokens=slot.position, reason=found)
-        if reuse.kind in ("reset", "branch"):
+        # Also where no more than a beginning is shared, such as BOS: it is another conversation.
+        if reuse.kind == "branch" or not worth_saving(reuse.tokens):
             self.keep(slot)
         if branch is not None:
             slot.branch_from(branch.slot, branch.anchor, needed_tokens)
