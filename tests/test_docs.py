@@ -3,10 +3,12 @@
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from mlx_dsv4 import Params
 from tiny_models import tiny_model
 
 ROOT = Path(__file__).parents[1]
@@ -34,6 +36,15 @@ def test_python_blocks_run_in_order(page: Path, folder: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_table_of_params_has_every_field_and_its_default() -> None:
+    page = (ROOT / "docs/engine.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|[^|]*\| `([^`]*)` \|", page, re.MULTILINE)
+    names = [name for name, _ in rows]
+    assert sorted(names) == sorted(field.name for field in fields(Params))
+    for name, default in rows:
+        assert repr(getattr(Params(), name)) == default, name
 
 
 def test_the_example_prints_text_and_statistics(folder: Path) -> None:

@@ -20,7 +20,8 @@ class UnsupportedModelError(Dsv4Error, ValueError):
 
 
 class ConfigError(Dsv4Error, ValueError):
-    """A number of the model is missing, of the wrong type, or out of its range."""
+    """A number of the model, or an argument of loading, is missing, of the wrong type, or out of
+    its range."""
 
 
 class TensorError(Dsv4Error, ValueError):

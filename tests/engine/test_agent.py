@@ -9,7 +9,7 @@ import pytest
 from chats import TOOL, calls_text, odd_tokens, user
 from cold import check_cold, load, script
 from mlx_dsv4 import Engine, Params
-from mlx_dsv4.engine import Result
+from mlx_dsv4.engine import Result, Text, ToolCallDelta
 from mlx_dsv4.engine.turns import Turns
 
 SYSTEM = {"role": "system", "content": "You run commands."}
@@ -151,3 +151,18 @@ def test_a_turn_drawn_freely_is_what_a_cold_generation_gives(engine: Engine) -> 
     assert result.reuse.kind == "live"
     assert len(set(result.tokens)) > 10
     check_cold(engine, result, free)
+
+
+def test_a_call_that_cannot_be_parsed_reaches_the_caller_as_text(engine: Engine) -> None:
+    begun = "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke nome="
+    tokens = [*odd_tokens(engine.tokenizer, f"I look.{begun}"), engine.tokenizer.eos_id]
+    params = Params(allowed_tokens=script(tokens, engine.config.vocab))
+    how: dict[str, Any] = {"tools": [TOOL], "thinking": False}
+    *events, done = engine.stream_chat([user("look")], params, **how)
+    assert "".join(e.text for e in events if isinstance(e, Text)) == f"I look.{begun}"
+    assert not any(isinstance(e, ToolCallDelta) for e in events)
+    result = done.result
+    assert (result.text, result.tool_calls, result.finish_reason) == (f"I look.{begun}", (), "stop")
+    # The answer is a message that can be sent again, as it was sampled.
+    again = engine.chat([user("look"), result.message, user("well?")], Params(max_tokens=1), **how)
+    assert again.prompt[: len(result.prompt) + len(tokens)] == (*result.prompt, *tokens)

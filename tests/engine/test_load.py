@@ -99,7 +99,7 @@ def test_a_context_of_the_environment_that_cannot_be_is_refused(
     [
         ({"context": 0}, r"context must be in 1\.\.4096 tokens; got 0"),
         ({"context": 4097}, r"context must be in 1\.\.4096 tokens; got 4097"),
-        ({"slots": 0}, "slots must be an integer >= 1; got 0"),
+        ({"slots": 0}, r"slots must be an integer in 1\.\.1024; got 0"),
     ],
 )
 def test_numbers_out_of_range_are_refused(path: Path, options: dict, message: str) -> None:

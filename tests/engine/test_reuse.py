@@ -36,7 +36,7 @@ def diverging(n_same: int, n_other: int) -> list[int]:
         (first(900), diverging(600, 300), [600], "anchor", 600, 600),
         (first(900), diverging(600, 300), [601], "reset", 0, 600),
         # A session that is longer than the prompt.
-        (first(200), first(300), [150, 192, 200, 250], "anchor", 192, 200),
+        (first(200), first(300), [150, 192, 200, 250], "anchor", 192, None),
         (first(200), [], [], "reset", 0, None),
     ],
 )
@@ -57,7 +57,54 @@ def test_a_whole_prompt_is_reused_only_with_its_logits() -> None:
     assert choose(first(150), Held(first(150), [142], has_logits=True)).tokens == 150
     without = choose(first(150), Held(first(150), [142], has_logits=False))
     assert (without.kind, without.tokens) == ("anchor", 142)
-    assert "no logits" in without.reason
+
+
+@pytest.mark.parametrize(
+    ("prompt", "live", "anchors", "reason"),
+    [
+        # A prefix of what is held, or all of it: nothing in it differs.
+        (
+            first(200),
+            first(300),
+            [192],
+            "the prompt ends inside what is held, and the logits after it are gone; "
+            "reading goes on from the anchor at 192",
+        ),
+        (
+            first(150),
+            first(150),
+            [142],
+            "the prompt ends inside what is held, and the logits after it are gone; "
+            "reading goes on from the anchor at 142",
+        ),
+        (
+            first(200),
+            first(300),
+            [20, 250],
+            "the prompt ends inside what is held, and the logits after it are gone; "
+            "the anchor at 20 has too few tokens to keep",
+        ),
+        (
+            first(180),
+            diverging(150, 9),
+            [140],
+            "the prompt diverges at token 150; reading goes on from the anchor at 140",
+        ),
+        (
+            first(900),
+            diverging(600, 300),
+            [601],
+            "the prompt diverges at token 600; no anchor is before it",
+        ),
+        # Every prompt begins with BOS.
+        (first(200), diverging(1, 300), [1], "nothing of the prompt is held"),
+        (first(200), diverging(0, 300), [100], "nothing of the prompt is held"),
+    ],
+)
+def test_the_reason_in_words(
+    prompt: list[int], live: list[int], anchors: list[int], reason: str
+) -> None:
+    assert choose(prompt, Held(live, anchors)).reason == reason
 
 
 def test_an_anchor_at_the_end_of_the_prompt_is_no_use() -> None:

@@ -220,8 +220,8 @@ def test_a_cache_grows_while_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None
     ("prompt", "params", "error", "message"),
     [
         ([], GREEDY, PromptError, "at least one token is needed; got none"),
-        (None, GREEDY, PromptError, "must be a sequence of token ids; got None"),
-        (5, GREEDY, PromptError, "must be a sequence of token ids; got 5"),
+        (None, GREEDY, PromptError, "prompt must be text or token ids; got None"),
+        (5, GREEDY, PromptError, "prompt must be text or token ids; got 5"),
         ("", GREEDY, PromptError, "at least one token is needed; got none"),
         ([1, 2.5], GREEDY, PromptError, r"token ids must be integers; got 2\.5 at index 1"),
         ([1] * 601, GREEDY, PromptError, "must fit the context of 600 tokens; got 601"),

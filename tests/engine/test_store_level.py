@@ -90,6 +90,19 @@ def test_it_is_kept_even_if_nothing_is_ever_idle(folder: Path) -> None:
         assert (back.reuse.kind, back.reuse.tokens) == ("disk", 307)
 
 
+def test_it_is_kept_where_another_conversation_shares_bos_alone(folder: Path) -> None:
+    """A short prompt goes on from the anchor after BOS; nothing is idle in between."""
+    with load(store=folder, slots=1) as engine:
+        never = dict.fromkeys(engine.tokenizer.stop_ids, -1e3)
+        params = Params(max_tokens=200, seed=1, logit_bias=never)
+        ask = [{"role": "user", "content": "tell me"}]
+        streams = [engine.stream_chat(ask, params)]
+        streams.append(engine.stream_chat([{"role": "user", "content": "another"}], GREEDY))
+        one, other = [stream.result() for stream in streams]
+        assert (other.reuse.kind, other.reuse.tokens) == ("anchor", 1)
+    assert len(one.prompt) + 199 in saved(folder)
+
+
 def test_what_is_idle_is_saved_before_the_engine_is_closed(folder: Path) -> None:
     with load(store=folder) as engine:
         engine.generate(random_prompt(300), GREEDY)
@@ -139,6 +152,18 @@ def test_short_conversations_are_not_worth_a_file(folder: Path) -> None:
     with load(store=folder) as engine:
         engine.generate(random_prompt(100), GREEDY)
     assert saved(folder) == []
+
+
+def test_short_beginnings_are_not_worth_a_file(folder: Path) -> None:
+    """The end of the system text and of the prompt of a conversation that is long enough."""
+    with load(store=folder, slots=1) as engine:
+        never = dict.fromkeys(engine.tokenizer.stop_ids, -1e3)
+        ask = [{"role": "user", "content": "tell me of rows and windows"}]
+        first = engine.chat(ask, Params(max_tokens=200, seed=1, logit_bias=never))
+        settle(engine)
+        assert engine.status().slots[0].anchors == (1, len(first.prompt) - 8)
+        engine.chat([{"role": "user", "content": "and another thing of the rows"}], GREEDY)
+    assert saved(folder) == [len(first.prompt) + 199]
 
 
 def test_what_a_session_loads_from_a_file_is_kept_too(folder: Path, tmp_path: Path) -> None:

@@ -45,6 +45,34 @@ def test_async_for_gives_the_same_events(engine: Engine) -> None:
     check_cold(engine, done.result, GREEDY)
 
 
+def test_the_text_alone_is_read_in_both_ways(engine: Engine) -> None:
+    expected = engine.tokenizer.decode(
+        cold_tokens(engine, random_prompt(30), GREEDY), control=False
+    )
+
+    async def read() -> str:
+        stream = engine.stream(random_prompt(30), GREEDY)
+        return "".join([piece async for piece in stream.text()])
+
+    assert "".join(engine.stream(random_prompt(30), GREEDY).text()) == expected
+    assert asyncio.run(read()) == expected
+
+
+def test_leaving_the_text_cancels(engine: Engine, endless: Params) -> None:
+    for_stream = engine.stream(random_prompt(30), endless)
+    for _ in for_stream.text():
+        break
+    async_stream = engine.stream(random_prompt(30), endless)
+
+    async def leave() -> None:
+        async for _ in async_stream.text():
+            break
+
+    asyncio.run(leave())
+    reasons = [stream.result().finish_reason for stream in (for_stream, async_stream)]
+    assert reasons == ["cancelled", "cancelled"]
+
+
 def test_many_streams_in_one_event_loop(engine: Engine) -> None:
     async def read() -> list[object]:
         streams = [engine.stream(random_prompt(20, i), GREEDY) for i in range(12)]
@@ -112,7 +140,7 @@ def test_a_stream_that_nobody_reads_on_ends(engine: Engine, endless: Params, how
         with stream:
             next(iter(stream))
     elif how == "drop":
-        next(stream.text())
+        next(iter(stream.text()))
     elif how == "close":
         next(iter(stream))
         stream.cancel()

@@ -1,6 +1,7 @@
 """The file of sampled answers: what is whole comes back, and what is damaged costs itself alone."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,15 @@ def test_the_older_half_goes_when_it_is_large(
     numbers = [tokens[0] for *_, tokens in file.records()]
     assert numbers == list(range(numbers[0], 60))
     assert len(numbers) > 5
+
+
+def test_nobody_but_its_owner_may_read_it(file: TurnsFile) -> None:
+    before = os.umask(0)
+    try:
+        file.append([record(1, 5)])
+    finally:
+        os.umask(before)
+    assert file.path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_file_that_cannot_be_written_costs_a_warning(

@@ -146,12 +146,6 @@ RECIPE: dict[str, tuple[str, str, Answer]] = {
         f"a\n\n{OPEN}junk{SHELL}junk{CLOSE}",
         Answer("a", "", [SHELL_CALL], "tool_calls"),
     ),
-    "a block without a call is lost": ("tools", f"a\n\n{OPEN}junk{CLOSE}", Answer("a")),
-    "all after an opening marker is lost, whatever follows": (
-        "tools",
-        "a <｜DSML｜tool_call> b",
-        Answer("a "),
-    ),
     "an end of reasoning in an answer is lost": (
         "thinking",
         "a </think> b </think> c <think> d",
@@ -168,13 +162,36 @@ RECIPE: dict[str, tuple[str, str, Answer]] = {
         Answer("", "", [("f", '{"n": no json}')], "tool_calls"),
     ),
 }
+# Beginnings of calls that no call comes of: what is written there is text.
+UNCALLED: dict[str, tuple[str, str, Answer]] = {
+    "a block without a call": (
+        "tools",
+        f"a\n\n{OPEN}junk{CLOSE} b",
+        Answer(f"a\n\n{OPEN}junk{CLOSE} b"),
+    ),
+    "an opening marker alone": ("tools", "a <｜DSML｜ b", Answer("a <｜DSML｜ b")),
+    "another marker": ("tools", "a <｜DSML｜tool_call> b", Answer("a <｜DSML｜tool_call> b")),
+    "in the reasoning": (
+        "thinking tools",
+        f"why\n\n{OPEN}junk</think>ok",
+        Answer(f"\n\n{OPEN}junk</think>ok", "why"),
+    ),
+    "after the reasoning": (
+        "thinking tools",
+        f"why\n</think>\n\n{OPEN}junk",
+        Answer(f"\n\n{OPEN}junk", "why"),
+    ),
+    "in a block that the prompt opened": ("required", f"junk{CLOSE}", Answer(f"junk{CLOSE}")),
+}
 CUT_SHORT: dict[str, tuple[str, str, Answer]] = {
     "in reasoning": ("thinking", "why", Answer("", "why")),
     "in the end of reasoning": ("thinking", "why</thi", Answer("", "why</thi")),
     "in an answer": ("plain", "a\n\n<｜DSM", Answer("a\n\n<｜DSM")),
     "in white space": ("tools", "a\n\n", Answer("a\n\n")),
     "before the marker is whole": ("tools", "a\n\n<｜DSML", Answer("a\n\n<｜DSML")),
-    "in the marker (the recipe drops its beginning)": ("tools", f"a\n\n{OPEN[:-3]}", Answer("a")),
+    "in the marker": ("tools", f"a\n\n{OPEN[:-3]}", Answer(f"a\n\n{OPEN[:-3]}")),
+    "in the name": ("tools", f"{OPEN}{SHELL[:16]}", Answer(f"{OPEN}{SHELL[:16]}")),
+    "in the name of a required call": ("required", SHELL[:16], Answer(SHELL[:16])),
     "after the name": ("tools", f"{OPEN}{SHELL[:24]}", Answer("", "", [("sh", "")])),
     "in a string": (
         "tools",
@@ -273,6 +290,18 @@ def test_every_cut_gives_the_parts_worked_by_hand(prompts, name: str) -> None:
 def test_the_recipe_decides_what_malformed_answers_mean(prompts, name: str) -> None:
     kind, text, expected = RECIPE[name]
     check_every_cut(prompts[kind], text, expected)
+
+
+@pytest.mark.parametrize("name", UNCALLED)
+def test_nothing_is_lost_where_no_call_comes_of_a_block(prompts, name: str) -> None:
+    kind, text, expected = UNCALLED[name]
+    check_every_cut(prompts[kind], text, expected)
+
+
+def test_nothing_comes_after_a_stop_string(prompts) -> None:
+    parser = prompts["tools"].parser(["stop"])
+    pieces = [*parser.push(f"a stop {OPEN}junk{CLOSE}"), *parser.finish(length=False)]
+    assert [piece.text for piece in pieces] == ["a "]
 
 
 @pytest.mark.parametrize("name", CUT_SHORT)

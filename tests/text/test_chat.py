@@ -311,28 +311,56 @@ def test_where_the_answer_begins(tokenizer: Tokenizer, encoding: ChatEncoding) -
     assert (continued.answer, continued.turns) == (None, [])
 
 
+def dict_call(arguments: Any) -> dict[str, Any]:
+    return call("j", "clock", arguments)
+
+
+CLOCK_CALL = call("i", "clock", "{}")
 CALLING = assistant("", None, call("i", "clock", "{}"))
 
 
 @pytest.mark.parametrize(
     ("messages", "how", "error"),
     [
-        ([], {}, "Empty input messages"),
+        ([], {}, "messages must hold at least one message; got none"),
         (None, {}, "messages must be a list of mappings; got None"),
         ("Hi", {}, "messages must be a list of mappings; got 'Hi'"),
-        (["Hi"], {}, "a message must be a mapping with role and content; got 'Hi'"),
-        ([{"role": "robot", "content": "Hi"}], {}, "unknown variant `robot`"),
-        ([{"content": "Hi"}], {}, "missing field `role`"),
-        ([{"role": "user"}], {}, "missing field `content`"),
-        ([user(3)], {}, "content should be a string or a list"),
-        ([user(object())], {}, "object is not a JSON value"),
-        ([user("\ud800")], {}, "surrogates not allowed"),
+        (["Hi"], {}, r"messages\[0\] must be a mapping with role and content; got 'Hi'"),
+        ([{"role": "robot", "content": "Hi"}], {}, r"messages\[0\]: unknown variant `robot`"),
+        ([user("a"), {"content": "Hi"}], {}, r"messages\[1\]: missing field `role`"),
+        ([user("a"), {"role": "user"}], {}, r"messages\[1\]: missing field `content`"),
+        (
+            [CALLING, result("i", "x"), user(3)],
+            {},
+            r"messages\[2\]: content should be a string or a list",
+        ),
+        ([user("a"), user(object())], {}, r"messages\[1\]: object is not a JSON value"),
+        ([user("a"), user("\ud800")], {}, r"messages\[1\]: .*surrogates not allowed"),
         ([user("a"), result("i", "x")], {}, "must be a response to a preceding message"),
         ([user("a"), CALLING], {}, "must be followed by tool messages"),
         ([user("a"), CALLING, result("j", "x")], {}, "did not have response messages"),
         ([user("a")], {"effort": "x"}, "effort must be low, high, max or None; got 'x'"),
         ([user("a")], {"effort": ["low"]}, r"effort must be low, .*; got \['low'\]"),
-        ([user("a")], {"tools": [CLOCK], "tool_choice": "required"}, "Thinking mode does not"),
+        (
+            [user("a")],
+            {"tools": [CLOCK], "tool_choice": "required"},
+            "tool_choice must be auto or none while the model thinks; got 'required': ask with "
+            "thinking=False",
+        ),
+        (
+            [user("a"), assistant("", None, CLOCK_CALL, dict_call({"t": 1})), result("i", "x")],
+            {},
+            r"messages\[1\]\.tool_calls\[1\]\.function\.arguments must be a JSON string, as "
+            r"json\.dumps gives it; got {'t': 1}",
+        ),
+        ([user("a"), assistant("", None, {"id": "i"})], {}, r"messages\[1\]: missing field `type`"),
+        # Which of several messages is out of order, they say together.
+        ([user("a"), CALLING, result("i", "x"), CALLING], {}, "^An assistant message with"),
+        (
+            [user("a"), CALLING, result("i", "x"), result("i", "x")],
+            {},
+            "^Messages with role 'tool'",
+        ),
         ([user("a")], {"tools": [CLOCK], "tool_choice": "some"}, "`none`, `auto`, `required`"),
         (
             [user("a")],
@@ -340,9 +368,13 @@ CALLING = assistant("", None, call("i", "clock", "{}"))
             "tool_choice must be auto or none without tools; got 'required'",
         ),
         ([user("a")], {"tool_choice": ["none"]}, r"auto or none without tools; got \['none'\]"),
-        ([user("a")], {"tools": ["f"]}, "a tool must be a mapping with type and function; got 'f'"),
+        (
+            [user("a")],
+            {"tools": ["f"]},
+            r"tools\[0\] must be a mapping with type and function; got 'f'",
+        ),
         ([user("a")], {"tools": CLOCK}, "tools must be a list of mappings; got {"),
-        ([user("a")], {"tools": [{"type": "function"}]}, "missing field `function`"),
+        ([user("a")], {"tools": [CLOCK, {"type": "function"}]}, r"tools\[1\]: missing field"),
     ],
 )
 def test_what_cannot_be_rendered_is_refused(encoding: ChatEncoding, messages, how, error) -> None:

@@ -1,5 +1,6 @@
 """Saved caches in a folder, found by the longest prefix of a prompt, within a number of bytes."""
 
+import errno
 import logging
 import math
 import os
@@ -81,7 +82,7 @@ class CacheStore:
 
     Raises:
         BudgetError: ``budget_bytes`` is no integer, or less than 1.
-        OSError: the folder is not there and cannot be made.
+        OSError: the folder is no folder, or is not there and cannot be made.
     """
 
     def __init__(self, folder: str | os.PathLike[str], budget_bytes: int) -> None:
@@ -91,6 +92,8 @@ class CacheStore:
             )
         self.folder = usable_path(folder)
         self.budget_bytes = budget_bytes
+        if self.folder.exists() and not self.folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "the store must be a folder", str(folder))
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def entries(self) -> list[Entry]:

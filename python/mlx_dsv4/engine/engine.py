@@ -11,6 +11,7 @@ import mlx.core as mx
 from mlx_dsv4 import ops
 from mlx_dsv4.cache import CacheStore
 from mlx_dsv4.config import ModelConfig
+from mlx_dsv4.engine.arguments import check_load
 from mlx_dsv4.engine.load_info import (
     LoadInfo,
     Serving,
@@ -30,7 +31,7 @@ from mlx_dsv4.engine.slots import Slots
 from mlx_dsv4.engine.stream import Mailbox, Stream
 from mlx_dsv4.engine.turns import Turns
 from mlx_dsv4.engine.turns_file import TurnsFile
-from mlx_dsv4.errors import ParamsError, PlanError, PromptError
+from mlx_dsv4.errors import ParamsError, PromptError
 from mlx_dsv4.gguf import GGUFFile, model_card
 from mlx_dsv4.gguf.preload import Progress as PreloadProgress
 from mlx_dsv4.gguf.preload import preload as read_ahead
@@ -139,13 +140,20 @@ class Engine(Requests):
                 a read fails; names the file. The folder of the store cannot be made.
             FileFormatError, UnsupportedModelError, ConfigError, TensorError, TokenizerError:
                 the file cannot be run; the message names the thing, and nothing is kept.
+                ConfigError also for an argument that is of the wrong type.
             PlanError: ``context`` or ``slots`` is out of its range.
         """
         start = time.perf_counter()
         kernel_device = ops.kernel_device(device)
+        check_load(
+            path,
+            slots=slots,
+            numerics=numerics,
+            release=release,
+            store=store,
+            serving=serving,
+        )
         serving = serving or Serving()
-        if not isinstance(slots, int) or slots < 1:
-            raise PlanError(f"slots must be an integer >= 1; got {slots!r}")
         with GGUFFile(path) as file:
             weights = load_weights(file)
             tokenizer = tokenizer_of(file, weights.config)

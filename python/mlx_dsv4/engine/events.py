@@ -19,7 +19,7 @@ class Reuse:
             cache was read; "reset": it began empty.
         tokens: Of the prompt, not computed.
         diverged_at: First position at which the prompt and what the session held differ; None
-            where the session held nothing or a prefix of it.
+            where one of them begins the other, or the session held nothing.
         reason: The same in words.
     """
 

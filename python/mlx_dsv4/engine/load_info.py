@@ -3,8 +3,9 @@
 import os
 from dataclasses import dataclass
 
+from mlx_dsv4.cache.plan import ROW_BYTES
 from mlx_dsv4.config import ModelConfig
-from mlx_dsv4.errors import PlanError, TokenizerError
+from mlx_dsv4.errors import ConfigError, PlanError, TokenizerError
 from mlx_dsv4.gguf import GGUFFile, ModelCard
 from mlx_dsv4.gguf.release import Release
 from mlx_dsv4.model import Numerics, WeightMemory
@@ -29,7 +30,7 @@ class Serving:
         row_dtype: Of the caches; "float32" for comparison with float32 oracles.
 
     Raises:
-        ValueError: a number is less than it may be.
+        ConfigError: a number is less than it may be, or a value of the wrong type.
     """
 
     anchor_bytes: int = 512 * 2**20
@@ -45,8 +46,13 @@ class Serving:
         least |= {"decode_quantum": 0, "chunk": 1}
         for name, value in least.items():
             given = getattr(self, name)
-            if given is not None and (not isinstance(given, int) or given < value):
-                raise ValueError(f"{name} must be an integer >= {value}; got {given!r}")
+            if given is None and name == "chunk":
+                continue
+            if not isinstance(given, int) or isinstance(given, bool) or given < value:
+                raise ConfigError(f"{name} must be an integer >= {value}; got {given!r}")
+        if self.row_dtype not in ROW_BYTES:
+            words = " or ".join(ROW_BYTES)
+            raise ConfigError(f"row_dtype must be {words}; got {self.row_dtype!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +156,9 @@ def serving_context(asked: int | None, config: ModelConfig) -> int:
         except ValueError:
             raise PlanError(f"{where} must be a number of tokens; got {text!r}") from None
     context = config.context if asked is None else asked
-    if not isinstance(context, int) or not 1 <= context <= config.context:
-        raise PlanError(f"{where} must be in 1..{config.context} tokens; got {context}")
+    whole = isinstance(context, int) and not isinstance(context, bool)
+    if not whole or not 1 <= context <= config.context:
+        raise PlanError(f"{where} must be in 1..{config.context} tokens; got {context!r}")
     return context
 
 

@@ -3,7 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Never
 
+from mlx_dsv4.engine.arguments import check_params, check_prompt
 from mlx_dsv4.engine.events import Result
 from mlx_dsv4.engine.output import ChatOutput, Output, PlainOutput
 from mlx_dsv4.engine.params import Params
@@ -49,27 +51,34 @@ class Requests(ABC):
     @abstractmethod
     def _chat_parts(self) -> tuple[ChatEncoding, Turns]: ...
 
-    def generate(self, prompt: str | Sequence[int], params: Params = DEFAULTS) -> Result:
+    def generate(
+        self, prompt: str | Sequence[int], params: Params = DEFAULTS, **keywords: Never
+    ) -> Result:
         """Continue a prompt and wait for the end; as :meth:`stream`."""
-        return self.stream(prompt, params).result()
+        return self.stream(prompt, params, **keywords).result()
 
-    def stream(self, prompt: str | Sequence[int], params: Params = DEFAULTS) -> Stream:
+    def stream(
+        self, prompt: str | Sequence[int], params: Params = DEFAULTS, **keywords: Never
+    ) -> Stream:
         """Continue a prompt, token by token.
 
         Args:
             prompt: Text, which is read after the model's BOS token; or token ids as they are.
             params: How tokens are drawn, and when to stop.
+            keywords: None: fields of :class:`Params` are refused with a word on where they go.
 
         Returns:
             Its events: :class:`Progress` while the prompt is read, :class:`Text`, :class:`Done`.
 
         Raises:
-            PromptError: the prompt is empty, longer than the context, or holds an id outside the
-                vocabulary.
-            ParamsError: ``logit_bias`` holds such an id.
+            PromptError: the prompt is no text and no ids, empty, longer than the context, or holds
+                an id outside the vocabulary.
+            ParamsError: ``logit_bias`` holds such an id, or ``params`` is no :class:`Params`.
             SlotError: no slot can be had for it.
             ClosedError: the engine has been closed.
         """
+        check_params(params, keywords)
+        check_prompt(prompt)
         if isinstance(prompt, str):
             prompt = [self.tokenizer.bos_id, *self.tokenizer.encode(prompt)] if prompt else []
         output = PlainOutput(self.tokenizer.stream(control=False), StopStrings(params.stop))
@@ -84,6 +93,7 @@ class Requests(ABC):
         thinking: bool = True,
         effort: Effort | None = None,
         tool_choice: ToolChoice = "auto",
+        **keywords: Never,
     ) -> Result:
         """Answer a conversation and wait for the end; as :meth:`stream_chat`."""
         return self.stream_chat(
@@ -93,6 +103,7 @@ class Requests(ABC):
             thinking=thinking,
             effort=effort,
             tool_choice=tool_choice,
+            **keywords,
         ).result()
 
     def stream_chat(
@@ -104,6 +115,7 @@ class Requests(ABC):
         thinking: bool = True,
         effort: Effort | None = None,
         tool_choice: ToolChoice = "auto",
+        **keywords: Never,
     ) -> Stream:
         """Answer a conversation, token by token.
 
@@ -119,6 +131,7 @@ class Requests(ABC):
             thinking: Whether the model is to reason first.
             effort: How much: "low", "high", "max", or None.
             tool_choice: "auto", "none" or "required".
+            keywords: None, as :meth:`stream`.
 
         Returns:
             Its events: :class:`Progress` while the prompt is read, :class:`Reasoning`,
@@ -128,6 +141,7 @@ class Requests(ABC):
             ChatError: the messages or tools cannot be rendered; says why.
             PromptError, ParamsError, SlotError, ClosedError: as :meth:`stream`.
         """
+        check_params(params, keywords)
         encoding, turns = self._chat_parts()
         prompt = encoding.render(
             messages, tools=tools, thinking=thinking, effort=effort, tool_choice=tool_choice

@@ -9,6 +9,7 @@ from mlx_dsv4.engine.events import Reuse
 
 LEAST_CACHED_TOKENS = 128  # fewer are sooner computed again, unless little remains
 FEW_REMAINING_TOKENS = 32
+BOS_TOKENS = 1  # that every prompt begins with
 ANCHOR_BEFORE_END_TOKENS = 8  # a prompt's end is rendered differently on the next turn
 
 
@@ -23,6 +24,11 @@ def worth_keeping(cached: int, n_prompt: int) -> bool:
     """Whether going on after ``cached`` tokens is faster than to begin empty."""
     few_remain = n_prompt - cached <= FEW_REMAINING_TOKENS
     return cached > 0 and (few_remain or cached >= LEAST_CACHED_TOKENS)
+
+
+def worth_saving(n_tokens: int) -> bool:
+    """Whether going on after so many tokens is faster for prompts of any length."""
+    return n_tokens >= LEAST_CACHED_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +54,22 @@ def choose(prompt: Sequence[int], held: Held) -> Reuse:
         return Reuse("reset", 0, None, "the cache is poisoned, or not where its tokens say")
     n = len(held.ledger)
     same = common_prefix(prompt, held.ledger)
-    diverged = same if same < n else None
     if n == 0:
         return Reuse("reset", 0, None, "the session is empty")
     if same == n and (n < len(prompt) or held.has_logits):
         if worth_keeping(n, len(prompt)):
-            return Reuse("live", n, diverged, f"the session's {n} tokens begin the prompt")
-        return Reuse("reset", 0, diverged, f"the session's {n} tokens are too few to keep")
-    where = "the session has no logits" if diverged is None else f"it diverges at token {same}"
-    anchors = [at for at in held.anchors if at <= same and at < len(prompt)]
-    deepest = max(anchors, default=0)
+            return Reuse("live", n, None, f"the session's {n} tokens begin the prompt")
+        return Reuse("reset", 0, None, f"the session's {n} tokens are too few to keep")
+    diverged = same if same < min(n, len(prompt)) else None
+    where = f"the prompt diverges at token {same}"
+    if diverged is None:
+        where = "the prompt ends inside what is held, and the logits after it are gone"
+    deepest = max((at for at in held.anchors if at <= same and at < len(prompt)), default=0)
     if worth_keeping(deepest, len(prompt)):
-        return Reuse("anchor", deepest, diverged, f"{where}; the anchor at {deepest} is before it")
+        on = f"{where}; reading goes on from the anchor at {deepest}"
+        return Reuse("anchor", deepest, diverged, on)
+    if diverged is not None and same <= BOS_TOKENS:
+        return Reuse("reset", 0, diverged, "nothing of the prompt is held")
     if deepest:
         why = f"{where}; the anchor at {deepest} has too few tokens to keep"
     else:

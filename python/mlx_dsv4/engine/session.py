@@ -49,7 +49,10 @@ class Session(Requests):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what the session has read to a file, from which :meth:`load` goes on.
 
-        Waits for what runs in it. See :func:`mlx_dsv4.cache.save_cache`.
+        Waits for what runs in it. The file has that one position and no anchors: a prompt that
+        differs before it is read from the beginning. So is the next turn of a conversation that
+        thinks without tools, whose format leaves out the reasoning; the ``store`` of
+        :meth:`Engine.load` keeps the anchor before it. See :func:`mlx_dsv4.cache.save_cache`.
 
         Raises:
             OSError: the file cannot be written.

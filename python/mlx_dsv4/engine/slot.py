@@ -18,7 +18,7 @@ from mlx_dsv4.cache import (
 )
 from mlx_dsv4.cache.plan import GROWTH_TOKENS
 from mlx_dsv4.engine.events import Reuse
-from mlx_dsv4.engine.reuse import Held, choose
+from mlx_dsv4.engine.reuse import Held, choose, worth_saving
 from mlx_dsv4.errors import Dsv4Error
 from mlx_dsv4.model import Model
 
@@ -201,7 +201,8 @@ class Slot:
         held, cache = self.held(), self.cache
         if cache is None or not held.usable or self.ledger == self.saved or not self.ledger:
             return
-        anchors = [a for a in cache.anchors if a.position < len(self.ledger)]
+        before = [a for a in cache.anchors if a.position < len(self.ledger)]
+        anchors = [a for a in before if worth_saving(a.position)]
         try:
             for anchor in anchors[-1:]:
                 store.save(cache, tokens=self.ledger[: anchor.position], snapshot=anchor)

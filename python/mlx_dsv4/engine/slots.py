@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from mlx_dsv4.cache import CacheStore, Snapshot
 from mlx_dsv4.engine.events import Reuse
-from mlx_dsv4.engine.reuse import common_prefix, worth_keeping
+from mlx_dsv4.engine.reuse import common_prefix, worth_keeping, worth_saving
 from mlx_dsv4.engine.slot import Slot
 from mlx_dsv4.errors import AllocationError, SlotError
 
@@ -111,7 +111,8 @@ class Slots:
         if self._take_saved(slot, prompt, reuse, needed_tokens):
             found = f"a saved cache has its first {slot.position} tokens"
             return replace(reuse, kind="disk", tokens=slot.position, reason=found)
-        if reuse.kind in ("reset", "branch"):
+        # Also where no more than a beginning is shared, such as BOS: it is another conversation.
+        if reuse.kind == "branch" or not worth_saving(reuse.tokens):
             self.keep(slot)
         if branch is not None:
             slot.branch_from(branch.slot, branch.anchor, needed_tokens)
@@ -129,7 +130,7 @@ class Slots:
 
     def keep(self, slot: Slot) -> None:
         """Save what a slot holds to disk, if there is a store."""
-        if self._store is not None and worth_keeping(len(slot.ledger), 1 << 30):
+        if self._store is not None and worth_saving(len(slot.ledger)):
             slot.save_to(self._store)
 
     def idle(self) -> list[Slot]:

@@ -98,11 +98,9 @@ class Stream:
         """Whether the last event has been read."""
         return self._result is not None or self._error is not None
 
-    def text(self) -> Iterator[str]:
-        """The pieces of the answer alone."""
-        for event in self:
-            if isinstance(event, Text):
-                yield event.text
+    def text(self) -> "Pieces":
+        """The pieces of the answer alone, without reasoning and calls, to be read in both ways."""
+        return Pieces(self)
 
     def result(self) -> Result:
         """Wait for the end; events that come until then are passed over."""
@@ -148,6 +146,27 @@ class Stream:
             raise self._error
         assert self._result is not None
         return self._result
+
+
+class Pieces:
+    """The text of a stream: iterate over it with ``for`` or ``async for``.
+
+    Args:
+        stream: Leaving the loop cancels it, as for the events.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[str]:
+        for event in self._stream:
+            if isinstance(event, Text):
+                yield event.text
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        async for event in self._stream:
+            if isinstance(event, Text):
+                yield event.text
 
 
 def _wake_of(loop: asyncio.AbstractEventLoop, ready: asyncio.Event) -> Callable[[], None]:

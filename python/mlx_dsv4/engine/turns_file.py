@@ -5,6 +5,7 @@ A line ends in a digest of the rest: another id would be another answer, and nob
 
 import json
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from fcntl import LOCK_EX, flock
 from pathlib import Path
@@ -56,7 +57,7 @@ class TurnsFile:
         try:
             if self.path.exists() and self.path.stat().st_size > MOST_BYTES:
                 self._halve()
-            with self.path.open("ab") as file:
+            with open(self.path, "ab", opener=_open_for_owner) as file:
                 flock(file, LOCK_EX)
                 file.write(data)
         except OSError as error:
@@ -92,6 +93,11 @@ class TurnsFile:
             and type(answer) is int
             and 0 <= answer <= len(tokens)
         )
+
+
+def _open_for_owner(path: str, flags: int) -> int:
+    """Token ids are text to whoever has the vocabulary."""
+    return os.open(path, flags, 0o600)
 
 
 def _line(record: Record) -> bytes:

@@ -20,7 +20,9 @@ Message = Mapping[str, Any]
 USER, ASSISTANT = "<｜User｜>", "<｜Assistant｜>"
 THINK, END_THINK = "<think>", "</think>"
 CALL_MARKER = recipe.SpecialToken.Dsml.default_str()
+_CALL_BEGINS = f"<{CALL_MARKER}"
 _MODEL = "model"
+_OUT_OF_ORDER = "with 'tool_calls'"  # in what the package says of calls without their results
 _EOS = recipe.SpecialToken.Eos.default_str()
 _OPTIONS = recipe.ConversionOptions().with_model_versions_by_name(
     {_MODEL: recipe.ModelVersion.DeepseekV4Pro}
@@ -117,14 +119,14 @@ class ChatEncoding:
             tool_choice: "required" needs tools and ``thinking=False``.
 
         Raises:
-            ChatError: the messages or tools cannot be rendered; says why.
+            ChatError: the messages or tools cannot be rendered; says which one, and why.
         """
         if effort is not None and effort not in ("low", "high", "max"):
             raise ChatError(f"effort must be low, high, max or None; got {effort!r}")
-        _check_mappings("message", "role and content", messages)
-        _check_mappings("tool", "type and function", tools)
-        if not tools and tool_choice not in ("auto", "none"):
-            raise ChatError(f"tool_choice must be auto or none without tools; got {tool_choice!r}")
+        _check_mappings("messages", "role and content", messages)
+        _check_mappings("tools", "type and function", tools)
+        _check_messages(messages)
+        _check_choice(tool_choice, tools, thinking=thinking)
         messages = [_with_known_role(message) for message in messages]
         converted = _convert(messages, tools, thinking=thinking, tool_choice=tool_choice)
         asked = converted.conversation
@@ -179,6 +181,9 @@ class Piece:
 class OutputParser:
     """Separates reasoning, answer and tool calls of one generation; holds back partial markers.
 
+    Where the marker of a call begins and no call comes of it, what is written from there on comes
+    as text at the end, so that nothing is lost.
+
     Args:
         request: Of the prompt.
         options: Of the prompt.
@@ -193,10 +198,15 @@ class OutputParser:
         generator = recipe.ChatCompletionRequest.chunk_generator(request, "", _MODEL)
         self._processor = recipe.StreamProcessor(generator, options)
         self.finish_reason: str | None = None
+        self._parses_calls = options.parse_tool_calls
+        self._starts_in_calls = options.starts_in_tool_calls
+        self._called = False
+        self._pushed: list[str] = []
 
     def push(self, text: str) -> Iterator[Piece]:
         """The pieces that more text completes; nothing after a stop string."""
         if self.finish_reason is None:
+            self._pushed.append(text)
             yield from self._take(recipe.InferenceChunk.text(text, 1))
 
     def finish(self, *, length: bool) -> Iterator[Piece]:
@@ -210,6 +220,18 @@ class OutputParser:
             yield from self._take(
                 recipe.InferenceChunk.finish(reasons.Length if length else reasons.Stop)
             )
+            if self._parses_calls and not self._called:
+                lost = self._begun_call("".join(self._pushed))
+                if lost:
+                    yield Piece(lost, "", ())
+
+    def _begun_call(self, text: str) -> str:
+        """What follows from where a call begins, which the package keeps for itself."""
+        if self._starts_in_calls:
+            return text
+        before, marker, after = text.partition(_CALL_BEGINS)
+        space = "\n\n" if before.endswith("\n\n") else ""
+        return space + marker + after if marker else ""
 
     def _take(self, chunk: "recipe.InferenceChunk") -> Iterator[Piece]:
         for update in self._processor.push(chunk):
@@ -221,6 +243,7 @@ class OutputParser:
                     delta.get("reasoning_content") or "",
                     tuple(map(_call, delta.get("tool_calls") or ())),
                 )
+                self._called = self._called or bool(piece.calls)
                 if piece.text or piece.reasoning or piece.calls:
                     yield piece
 
@@ -233,10 +256,36 @@ def _call(delta: Mapping[str, Any]) -> tuple[int, str, str, str]:
 
 def _check_mappings(name: str, keys: str, values: object) -> None:
     if not isinstance(values, Sequence) or isinstance(values, str):
-        raise ChatError(f"{name}s must be a list of mappings; got {values!r}")
-    for value in values:
+        raise ChatError(f"{name} must be a list of mappings; got {values!r}")
+    for index, value in enumerate(values):
         if not isinstance(value, Mapping):
-            raise ChatError(f"a {name} must be a mapping with {keys}; got {value!r}")
+            raise ChatError(f"{name}[{index}] must be a mapping with {keys}; got {value!r}")
+
+
+def _check_messages(messages: Sequence[Message]) -> None:
+    """Refuse what the package has no clear words for: no messages, or parsed arguments."""
+    if not messages:
+        raise ChatError("messages must hold at least one message; got none")
+    for index, message in enumerate(messages):
+        calls = message.get("tool_calls")
+        for number, call in enumerate(calls if isinstance(calls, list | tuple) else ()):
+            function = call.get("function") if isinstance(call, Mapping) else None
+            arguments = function.get("arguments") if isinstance(function, Mapping) else None
+            if isinstance(arguments, Mapping | list):
+                raise ChatError(
+                    f"messages[{index}].tool_calls[{number}].function.arguments must be a JSON "
+                    f"string, as json.dumps gives it; got {arguments!r}"
+                )
+
+
+def _check_choice(tool_choice: object, tools: Sequence[Message], *, thinking: bool) -> None:
+    if not tools and tool_choice not in ("auto", "none"):
+        raise ChatError(f"tool_choice must be auto or none without tools; got {tool_choice!r}")
+    if thinking and (tool_choice == "required" or isinstance(tool_choice, Mapping)):
+        raise ChatError(
+            f"tool_choice must be auto or none while the model thinks; got {tool_choice!r}: "
+            f"ask with thinking=False"
+        )
 
 
 def _with_known_role(message: Message) -> Message:
@@ -258,12 +307,34 @@ def _convert(
     }
     if tools:
         body |= {"tools": [dict(tool) for tool in tools], "tool_choice": tool_choice}
+    converted = _request(body)
+    if isinstance(converted, str):
+        raise ChatError(_place(messages, tools, converted) + converted)
+    return converted
+
+
+def _request(body: dict[str, Any]) -> "recipe.ConversationRequest | str":
+    """What the package makes of a request, or why it refuses it."""
     try:
         return recipe.ChatCompletionRequest(body).convert(_OPTIONS)
     except recipe.ConversionError as error:
-        raise ChatError(json.loads(error.body)["error"]["message"]) from None
+        return str(json.loads(error.body)["error"]["message"])
     except (TypeError, ValueError, RecursionError) as error:
-        raise ChatError(str(error)) from None
+        return str(error).removeprefix("invalid request body: ")
+
+
+def _place(messages: Sequence[Message], tools: Sequence[Message], reason: str) -> str:
+    """The message or tool that is refused for this reason alone, too, as an error begins."""
+    if _OUT_OF_ORDER in reason:
+        return ""
+    for index, message in enumerate(messages):
+        if _request({"model": _MODEL, "messages": [dict(message)]}) == reason:
+            return f"messages[{index}]: "
+    ask = [{"role": "user", "content": ""}]
+    for index, tool in enumerate(tools):
+        if _request({"model": _MODEL, "messages": ask, "tools": [dict(tool)]}) == reason:
+            return f"tools[{index}]: "
+    return ""
 
 
 def _turns(specials: Sequence[tuple[int, str]], assistants: Sequence[Message]) -> list[Turn]:
