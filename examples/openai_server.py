@@ -41,16 +41,8 @@ from mlx_dsv4.errors import (
     PromptError,
     SlotError,
 )
-from openai_wire import (
-    Answer,
-    ChatAnswer,
-    CompletionAnswer,
-    Json,
-    RequestError,
-    read_chat,
-    read_completion,
-    read_field,
-)
+from openai_answers import Answer, ChatAnswer, CompletionAnswer
+from openai_requests import Json, RequestError, read_chat, read_completion, read_field
 
 MOST_BODY_BYTES = 16 * 2**20
 KEEP_ALIVE_SECONDS = 5.0

@@ -10,7 +10,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from mlx_dsv4 import Engine, Params
 from mlx_dsv4.engine import Result
-from openai_wire import CompletionAnswer
+from openai_answers import CompletionAnswer
 from serving import force, script, serving
 from tiny_models import tiny_model
 
