@@ -42,7 +42,7 @@ from mlx_dsv4.errors import (
     SlotError,
 )
 from openai_answers import Answer, ChatAnswer, CompletionAnswer
-from openai_requests import Json, RequestError, read_chat, read_completion, read_field
+from openai_requests import Json, RequestError, read_chat, read_completion, read_field, spelled
 
 MOST_BODY_BYTES = 16 * 2**20
 KEEP_ALIVE_SECONDS = 5.0
@@ -73,6 +73,8 @@ def create_app(
         Route("/v1/chat/completions", answers_errors(server.chat), methods=["POST"]),
         Route("/v1/completions", answers_errors(server.complete), methods=["POST"]),
         Route("/v1/models", answers_errors(server.models)),
+        # A path, since names of models have slashes elsewhere.
+        Route("/v1/models/{name:path}", answers_errors(server.one_model)),
         Route("/health", answers_errors(server.health)),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: no_such_route})
@@ -100,18 +102,28 @@ class OpenAIServer:
 
     async def models(self, request: Request) -> Response:
         """``GET /v1/models``"""
-        model = {
-            "id": self._model_name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "mlx-dsv4",
-        }
-        return JSONResponse({"object": "list", "data": [model]})
+        return JSONResponse({"object": "list", "data": [self._model()]})
+
+    async def one_model(self, request: Request) -> Response:
+        """``GET /v1/models/{name}``"""
+        name = request.path_params["name"]
+        if name != self._model_name:
+            message = f"there is no model {spelled(name)}: there is {spelled(self._model_name)}"
+            raise RequestError(message, "model", 404, "model_not_found")
+        return JSONResponse(self._model())
 
     async def health(self, request: Request) -> Response:
         """``GET /health``: 200 until the engine is closed, without waiting for it."""
         self._engine.model.check_open()
         return JSONResponse({"status": "ok"})
+
+    def _model(self) -> Json:
+        return {
+            "id": self._model_name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "mlx-dsv4",
+        }
 
     async def _answer(
         self,
@@ -237,10 +249,14 @@ async def read_body(request: Request, most_bytes: int) -> Json:
             raise RequestError(f"the body must have at most {most_bytes} bytes", status=413)
     try:
         body = json.loads(chunks)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"the body must be JSON: {type(error).__name__}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"the body must be JSON: {error}") from None
+    except RecursionError:
+        raise RequestError("the body must be JSON: it is nested too deeply") from None
+    except ValueError:
+        raise RequestError("the body must be JSON: an integer has too many digits") from None
     if not isinstance(body, dict):
-        raise RequestError(f"the body must be a JSON object; got {type(body).__name__}")
+        raise RequestError(f"the body must be a JSON object; got {spelled(body)}")
     return body
 
 
@@ -272,7 +288,7 @@ def error_answer(error: Exception) -> tuple[int, Json, dict[str, str]]:
     text = str(error)
     match error:
         case RequestError():
-            body = error_body(text, "invalid_request_error", error.param, None)
+            body = error_body(text, "invalid_request_error", error.param, error.code)
             return error.status, body, {}
         case ChatError() | ParamsError() | PromptError():
             return 400, error_body(text, "invalid_request_error", None, None), {}

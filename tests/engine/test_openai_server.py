@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI, NotFoundError, OpenAI
 
 from mlx_dsv4 import Engine, Params
 from mlx_dsv4.engine import Result
@@ -63,6 +63,17 @@ def counts_of(usage: Any) -> tuple[int, int, int]:
 
 def test_the_one_model_is_listed(client: OpenAI) -> None:
     assert [(model.id, model.object) for model in client.models.list()] == [("tiny", "model")]
+
+
+def test_the_one_model_is_found_by_its_name(client: OpenAI) -> None:
+    assert client.models.retrieve("tiny") == client.models.list().data[0]
+    for other in ("other", "folder/other"):
+        with pytest.raises(
+            NotFoundError, match=f'there is no model "{other}": there is "tiny"'
+        ) as no:
+            client.models.retrieve(other)
+        told = no.value.type, no.value.param, no.value.code
+        assert told == ("invalid_request_error", "model", "model_not_found")
 
 
 @pytest.mark.parametrize("ids", [False, True], ids=["text", "token ids"])
