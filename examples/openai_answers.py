@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from mlx_dsv4.engine import Done, Event, Reasoning, Result, Text, TokenLogprob, ToolCallDelta
 from mlx_dsv4.text import Tokenizer
+from mlx_dsv4.text.chat import END_THINK
 from openai_requests import Json, read_field
 
 
@@ -43,7 +44,7 @@ class Answer(ABC):
         if isinstance(event, Done):
             yield self._piece([self.last_choice(event.result)])
             if self._tells_usage:
-                yield self._piece([]) | {"usage": usage_json(event.result)}
+                yield self._piece([]) | {"usage": self._usage(event.result)}
         elif choice is not None:
             yield self._piece([choice])
 
@@ -53,7 +54,7 @@ class Answer(ABC):
         return self._head | {
             "object": self.kind,
             "choices": [choice],
-            "usage": usage_json(result),
+            "usage": self._usage(result),
         }
 
     @abstractmethod
@@ -67,6 +68,16 @@ class Answer(ABC):
     @abstractmethod
     def whole_choice(self, result: Result) -> Json:
         """The answer, without the reason for its end."""
+
+    def _usage(self, result: Result) -> Json:
+        """Counts of tokens; those that were not computed again are the cached ones."""
+        usage = result.usage
+        return {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.generated_tokens,
+            "total_tokens": usage.prompt_tokens + usage.generated_tokens,
+            "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        }
 
     def _piece(self, choices: list[Json]) -> Json:
         piece = self._head | {"object": self.kind_of_piece, "choices": choices}
@@ -100,6 +111,12 @@ class ChatAnswer(Answer):
 
     def whole_choice(self, result: Result) -> Json:
         return {"index": 0, "message": result.message, "logprobs": self._logprobs}
+
+    def _usage(self, result: Result) -> Json:
+        n_tokens = reasoning_tokens(result, self._tokenizer.find(END_THINK))
+        return super()._usage(result) | {
+            "completion_tokens_details": {"reasoning_tokens": n_tokens}
+        }
 
     def _choice(
         self, delta: Json, part: str = "content", logprobs: Sequence[TokenLogprob] = ()
@@ -181,12 +198,8 @@ def call_delta(event: ToolCallDelta) -> Json:
     return {"index": event.index, "id": event.id, "type": "function", "function": function}
 
 
-def usage_json(result: Result) -> Json:
-    """Counts of tokens; those that were not computed again are the cached ones."""
-    usage = result.usage
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.generated_tokens,
-        "total_tokens": usage.prompt_tokens + usage.generated_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-    }
+def reasoning_tokens(result: Result, end_think: int | None) -> int:
+    """How many of the generated tokens are reasoning; without the one that ends it."""
+    if not result.reasoning:
+        return 0
+    return result.tokens.index(end_think) if end_think in result.tokens else len(result.tokens)

@@ -196,6 +196,49 @@ def test_a_streamed_chat_is_the_whole_one_in_pieces(
     assert all(len(token.top_logprobs) == 1 for token in content)
 
 
+@pytest.mark.parametrize(
+    ("text", "limit", "reasoning"),
+    [
+        ("A run of rows.</think>Yes.", None, "A run of rows."),
+        ("</think>Yes.", None, ""),
+        ("A run of rows.</think>Yes.", 3, None),
+    ],
+    ids=["reasoning", "none", "cut"],
+)
+def test_the_tokens_of_the_reasoning_are_counted(
+    client: OpenAI,
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    limit: int | None,
+    reasoning: str | None,
+) -> None:
+    force(monkeypatch, engine, text)
+    answer = client.chat.completions.create(
+        model="any", messages=ASKED, max_completion_tokens=limit
+    )
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens_details is not None
+    expected = limit if reasoning is None else len(engine.tokenizer.encode(reasoning))
+    assert answer.usage.completion_tokens_details.reasoning_tokens == expected
+
+
+def test_an_answer_without_reasoning_has_no_tokens_of_it(
+    client: OpenAI, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force(monkeypatch, engine, "Yes.")
+    with client.chat.completions.stream(
+        model="any",
+        messages=ASKED,
+        extra_body=NO_THINKING,
+        stream_options={"include_usage": True},
+    ) as stream:
+        usage = stream.get_final_completion().usage
+    assert usage is not None
+    assert usage.completion_tokens_details is not None
+    assert usage.completion_tokens_details.reasoning_tokens == 0
+
+
 def test_a_tool_call_makes_the_round(
     client: OpenAI, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
