@@ -298,7 +298,7 @@ def error_answer(error: Exception) -> tuple[int, Json, dict[str, str]]:
         case AllocationError():
             return 503, error_body(text, "server_error", None, "out_of_memory"), {}
         case ClosedError():
-            return 503, error_body(text, "server_error", None, "closed"), {}
+            return 503, error_body("the server is ending", "server_error", None, "closed"), {}
     _log.error("a request failed", exc_info=error)
     text = f"internal error ({type(error).__name__}); the server's log says more"
     return 500, error_body(text, "server_error", None, "internal_error"), {}
@@ -314,6 +314,12 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, engine: Engine) -> None:
         super().__init__(config)
         self._engine = engine
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            host, port = listener.getsockname()[:2]
+            _log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.to_thread(self._engine.close)
@@ -337,9 +343,27 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def reserve(host: str, port: int) -> socket.socket:
+    """A socket of an address that nobody else has; it does not listen, so that nobody waits."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or error
+        raise SystemExit(
+            f"error: {host} port {port} cannot be listened on: {reason}; "
+            "--host and --port choose another"
+        ) from None
+    return listener
+
+
 def main() -> None:
     arguments = parse_arguments()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    # Loading may take minutes.
+    listener = reserve(arguments.host, arguments.port)
     try:
         engine = Engine.load(
             arguments.model,
@@ -352,16 +376,15 @@ def main() -> None:
         )
     except (Dsv4Error, OSError, ValueError) as error:
         raise SystemExit(f"error: {error}") from None
-    with engine:
+    with listener, engine:
         app = create_app(
             engine,
             model_name=arguments.model_name or arguments.model.stem,
             most_body_bytes=arguments.body_mib * 2**20,
             keep_alive_seconds=arguments.keep_alive,
         )
-        config = uvicorn.Config(app, host=arguments.host, port=arguments.port)
         try:
-            Server(config, engine).run()
+            Server(uvicorn.Config(app), engine).run([listener])
         except KeyboardInterrupt:
             _log.info("ended")
 
