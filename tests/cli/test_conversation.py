@@ -184,6 +184,27 @@ def test_what_is_no_conversation_is_not_replaced(
     assert folder_of(path) == {"talk"}
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("no/where", "No such file or directory"),
+        ("file/x", "Not a directory"),
+        ("x" * 240, "File name too long"),
+    ],
+)
+def test_a_path_that_cannot_be_written_is_named_as_it_was_given(
+    engine: Engine, session: Session, tmp_path: Path, name: str, reason: str
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OSError, match=reason) as caught:
+        save_conversation(tmp_path / name, asked(session, "hello"), engine, session)
+    assert caught.value.filename == str(tmp_path / name)
+    with pytest.raises(OSError, match=reason) as caught:
+        session.save(tmp_path / name)
+    assert caught.value.filename == str(tmp_path / name)
+    assert folder_of(tmp_path / "file") == {"file"}
+
+
 def test_the_file_is_json_that_people_can_read(
     engine: Engine, session: Session, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from xxhash import xxh3_128
 
 from mlx_dsv4.cache.file import replacing
 from mlx_dsv4.errors import DamagedFileError, FileFormatError
-from mlx_dsv4.paths import refuse_other_than_file, usable_path
+from mlx_dsv4.paths import naming, refuse_other_than_file, usable_path
 from mlx_dsv4.text.chat import USER, Effort, Message
 
 if TYPE_CHECKING:
@@ -96,13 +96,14 @@ def save_conversation(
     fields = {"cache": cache.name, "turns": sampled} | asdict(conversation)
     body = json.dumps(fields, ensure_ascii=False).encode()
     header = {"format": FORMAT, "digest": xxh3_128(body).hexdigest()}
-    try:
-        session.save(cache)
-        with replacing(path) as file:
-            file.write(b"%s\n%s\n" % (json.dumps(header).encode(), body))
-    except BaseException:
-        cache.unlink(missing_ok=True)
-        raise
+    with naming(path, instead_of=cache):
+        try:
+            session.save(cache)
+            with replacing(path) as file:
+                file.write(b"%s\n%s\n" % (json.dumps(header).encode(), body))
+        except BaseException:
+            cache.unlink(missing_ok=True)
+            raise
     if replaced is not None:
         replaced.unlink(missing_ok=True)
 
