@@ -200,7 +200,12 @@ class Chat:
         from mlx_dsv4.cli.conversation import load_conversation
 
         with ctrl_c_calls(lambda: None):
-            self._conversation = load_conversation(path, self._engine, self._session)
+            self._conversation, missing = load_conversation(path, self._engine, self._session)
+        if missing is not None:
+            self._printer.note(
+                f"{missing}, the cache of {path}, is missing: the next question reads the "
+                "conversation again; /save then makes another cache"
+            )
         self._printer.note(f"loaded from {path}: {self._size()}")
 
     def _size(self) -> str:
