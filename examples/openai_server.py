@@ -41,16 +41,8 @@ from mlx_dsv4.errors import (
     PromptError,
     SlotError,
 )
-from openai_wire import (
-    Answer,
-    ChatAnswer,
-    CompletionAnswer,
-    Json,
-    RequestError,
-    read_chat,
-    read_completion,
-    read_field,
-)
+from openai_answers import Answer, ChatAnswer, CompletionAnswer
+from openai_requests import Json, RequestError, read_chat, read_completion, read_field, spelled
 
 MOST_BODY_BYTES = 16 * 2**20
 KEEP_ALIVE_SECONDS = 5.0
@@ -81,6 +73,8 @@ def create_app(
         Route("/v1/chat/completions", answers_errors(server.chat), methods=["POST"]),
         Route("/v1/completions", answers_errors(server.complete), methods=["POST"]),
         Route("/v1/models", answers_errors(server.models)),
+        # A path, since names of models have slashes elsewhere.
+        Route("/v1/models/{name:path}", answers_errors(server.one_model)),
         Route("/health", answers_errors(server.health)),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: no_such_route})
@@ -108,18 +102,28 @@ class OpenAIServer:
 
     async def models(self, request: Request) -> Response:
         """``GET /v1/models``"""
-        model = {
-            "id": self._model_name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "mlx-dsv4",
-        }
-        return JSONResponse({"object": "list", "data": [model]})
+        return JSONResponse({"object": "list", "data": [self._model()]})
+
+    async def one_model(self, request: Request) -> Response:
+        """``GET /v1/models/{name}``"""
+        name = request.path_params["name"]
+        if name != self._model_name:
+            message = f"there is no model {spelled(name)}: there is {spelled(self._model_name)}"
+            raise RequestError(message, "model", 404, "model_not_found")
+        return JSONResponse(self._model())
 
     async def health(self, request: Request) -> Response:
         """``GET /health``: 200 until the engine is closed, without waiting for it."""
         self._engine.model.check_open()
         return JSONResponse({"status": "ok"})
+
+    def _model(self) -> Json:
+        return {
+            "id": self._model_name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "mlx-dsv4",
+        }
 
     async def _answer(
         self,
@@ -245,10 +249,14 @@ async def read_body(request: Request, most_bytes: int) -> Json:
             raise RequestError(f"the body must have at most {most_bytes} bytes", status=413)
     try:
         body = json.loads(chunks)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"the body must be JSON: {type(error).__name__}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"the body must be JSON: {error}") from None
+    except RecursionError:
+        raise RequestError("the body must be JSON: it is nested too deeply") from None
+    except ValueError:
+        raise RequestError("the body must be JSON: an integer has too many digits") from None
     if not isinstance(body, dict):
-        raise RequestError(f"the body must be a JSON object; got {type(body).__name__}")
+        raise RequestError(f"the body must be a JSON object; got {spelled(body)}")
     return body
 
 
@@ -280,7 +288,7 @@ def error_answer(error: Exception) -> tuple[int, Json, dict[str, str]]:
     text = str(error)
     match error:
         case RequestError():
-            body = error_body(text, "invalid_request_error", error.param, None)
+            body = error_body(text, "invalid_request_error", error.param, error.code)
             return error.status, body, {}
         case ChatError() | ParamsError() | PromptError():
             return 400, error_body(text, "invalid_request_error", None, None), {}
@@ -290,7 +298,7 @@ def error_answer(error: Exception) -> tuple[int, Json, dict[str, str]]:
         case AllocationError():
             return 503, error_body(text, "server_error", None, "out_of_memory"), {}
         case ClosedError():
-            return 503, error_body(text, "server_error", None, "closed"), {}
+            return 503, error_body("the server is ending", "server_error", None, "closed"), {}
     _log.error("a request failed", exc_info=error)
     text = f"internal error ({type(error).__name__}); the server's log says more"
     return 500, error_body(text, "server_error", None, "internal_error"), {}
@@ -306,6 +314,12 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, engine: Engine) -> None:
         super().__init__(config)
         self._engine = engine
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            host, port = listener.getsockname()[:2]
+            _log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.to_thread(self._engine.close)
@@ -329,9 +343,27 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def reserve(host: str, port: int) -> socket.socket:
+    """A socket of an address that nobody else has; it does not listen, so that nobody waits."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or error
+        raise SystemExit(
+            f"error: {host} port {port} cannot be listened on: {reason}; "
+            "--host and --port choose another"
+        ) from None
+    return listener
+
+
 def main() -> None:
     arguments = parse_arguments()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    # Loading may take minutes.
+    listener = reserve(arguments.host, arguments.port)
     try:
         engine = Engine.load(
             arguments.model,
@@ -344,16 +376,15 @@ def main() -> None:
         )
     except (Dsv4Error, OSError, ValueError) as error:
         raise SystemExit(f"error: {error}") from None
-    with engine:
+    with listener, engine:
         app = create_app(
             engine,
             model_name=arguments.model_name or arguments.model.stem,
             most_body_bytes=arguments.body_mib * 2**20,
             keep_alive_seconds=arguments.keep_alive,
         )
-        config = uvicorn.Config(app, host=arguments.host, port=arguments.port)
         try:
-            Server(config, engine).run()
+            Server(uvicorn.Config(app), engine).run([listener])
         except KeyboardInterrupt:
             _log.info("ended")
 

@@ -10,6 +10,7 @@ from mlx_dsv4.bench import sessions
 from mlx_dsv4.bench.harness import Report
 from mlx_dsv4.cli.bench import app
 from mlx_dsv4.engine import Serving
+from mlx_dsv4.errors import PlanError
 from tiny_models import tiny_model
 
 ROWS = {
@@ -47,6 +48,25 @@ def test_every_measurement_has_a_line_and_a_record(tmp_path: Path, given: bool) 
     assert (bound["slice_tokens"], bound["decode_quantum"]) == (128, 4)
     assert Serving().slice_tokens == 128
     assert "at most 128 prompt tokens in a step, then 4 steps without\n" in done.stdout
+
+
+def test_a_model_of_a_smaller_context_reads_a_prompt_that_fits(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.jsonl"
+    model = tiny_model(context=256).path
+    done = CliRunner().invoke(app, ["sessions", "--model", str(model), "--json", str(figures)])
+    assert done.exit_code == 0, done.output
+    cases = {json.loads(line)["case"] for line in figures.read_text().splitlines()}
+    assert {"beside 256 tokens", "256 tokens beside a decoder"} < cases
+    assert "beside 256 tokens" in done.stdout
+
+
+def test_a_context_that_is_too_small_to_measure_is_refused() -> None:
+    model = tiny_model(context=47).path
+    done = CliRunner().invoke(app, ["sessions", "--model", str(model)])
+    assert isinstance(done.exception, PlanError)
+    assert str(done.exception) == (
+        f"{model}: the model's context must be at least 48 tokens to be measured; got 47"
+    )
 
 
 def test_rates_and_gaps_are_those_of_the_clock() -> None:

@@ -73,3 +73,12 @@ def test_an_error_that_has_a_name_keeps_it() -> None:
     with pytest.raises(FileNotFoundError) as caught, naming(Path("one")):
         os.open("other", os.O_RDONLY)
     assert caught.value.filename == "other"
+
+
+def test_an_error_about_a_file_that_stands_for_another_names_the_other() -> None:
+    with (
+        pytest.raises(FileNotFoundError) as caught,
+        naming(Path("one"), instead_of=Path("nowhere")),
+    ):
+        os.open("nowhere", os.O_RDONLY)
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOENT, "one")

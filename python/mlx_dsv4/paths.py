@@ -56,12 +56,17 @@ def followed(path: Path) -> Path:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Give the path to errors of reading and writing, which do not say of which file they are."""
+def naming(path: Path, *, instead_of: Path | None = None) -> Iterator[None]:
+    """Give the path to errors of reading and writing, which do not say of which file they are.
+
+    Args:
+        path: As the caller gave it.
+        instead_of: A file that stands for it, whose name would say nothing to the caller.
+    """
     try:
         yield
     except OSError as error:
-        if isinstance(error.filename, str | bytes):
+        if isinstance(error.filename, str | bytes) and error.filename != str(instead_of):
             raise
         reason = error.strerror or str(error)
         raise OSError(error.errno, reason, os.fspath(path)) from error

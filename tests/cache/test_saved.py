@@ -377,6 +377,19 @@ def test_a_full_disk_is_named_by_the_path(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("no/where", errno.ENOENT), ("file/x", errno.ENOTDIR), ("x" * 250, errno.ENAMETOOLONG)],
+)
+def test_a_path_that_cannot_be_written_is_named_as_it_was_given(
+    tmp_path: Path, name: str, code: int
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=os.strerror(code)) as caught, file.replacing(tmp_path / name):
+        pass
+    assert caught.value.filename == str(tmp_path / name)
+
+
 def test_a_folder_or_pipe_is_no_saved_cache(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path, kind in ((tmp_path, "a directory"), (tmp_path / "pipe", "a device, socket or pipe")):

@@ -102,7 +102,7 @@ def test_an_unknown_command_is_said_and_not_sent(tmp_path: Path) -> None:
         "mlx-dsv4: /usr/bin is no command and was not sent; /help lists them",
         "mlx-dsv4: /reset takes nothing; got 'now'",
         "mlx-dsv4: /save needs the name of a file",
-        "mlx-dsv4: /load needs the name of a file",
+        "mlx-dsv4: /load needs the name of a file; the lines after /load are not sent",
     ]
     assert list(tmp_path.iterdir()) == []
 
@@ -160,30 +160,82 @@ def test_a_store_finds_a_conversation_that_nobody_saved(tmp_path: Path) -> None:
     assert (kind, cached) == ("disk", prompt - 8)
 
 
-def test_a_file_that_cannot_be_loaded_changes_nothing(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_saved_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("precious")
     os.mkfifo(tmp_path / "pipe")
     whole = talk(tmp_path, LONG_QUESTION, "go on", options=("--no-thinking",))
-    bad = ("/load other", "/load nowhere", "/load .", "/save other", "/save no/where")
-    bad += ("/load pipe", "/save pipe", "/load a\0b", "/save a\0b")
+    bad = ("/save other", "/save no/where", "/save pipe", "/save a\0b", "/save other/x")
     done = talk(tmp_path, LONG_QUESTION, *bad, "go on", options=("--no-thinking",))
     assert done.code == 1
-    failures = [line for line in done.notes.splitlines() if line.startswith("mlx-dsv4: ")]
-    assert failures[:4] == [
-        "mlx-dsv4: other: must be a conversation from /save; begins otherwise",
-        "mlx-dsv4: nowhere: No such file or directory",
-        "mlx-dsv4: .: must be a conversation from /save; got a directory",
+    assert [line for line in done.notes.splitlines() if line.startswith("mlx-dsv4: ")] == [
         "mlx-dsv4: other: exists and is no conversation; choose another name",
-    ]
-    assert re.fullmatch(r"mlx-dsv4: no/.*: No such file or directory", failures[4])
-    assert failures[5:] == [
-        "mlx-dsv4: pipe: must be a conversation from /save; got a device, socket or pipe",
+        "mlx-dsv4: no/where: No such file or directory",
         "mlx-dsv4: pipe: must be a conversation, to be replaced; got a device, socket or pipe",
-        *["mlx-dsv4: a\0b: a path must hold neither null characters nor lone surrogates"] * 2,
+        "mlx-dsv4: a\0b: a path must hold neither null characters nor lone surrogates",
+        "mlx-dsv4: other/x: Not a directory",
     ]
     assert done.answers == whole.answers
     assert (tmp_path / "other").read_text() == "precious"
     assert {path.name for path in tmp_path.iterdir()} == {"other", "pipe"}
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        (" other", "other: must be a conversation from /save; begins otherwise"),
+        (" nowhere", "nowhere: No such file or directory"),
+        (" .", ".: must be a conversation from /save; got a directory"),
+        (" pipe", "pipe: must be a conversation from /save; got a device, socket or pipe"),
+        (" a\0b", "a\0b: a path must hold neither null characters nor lone surrogates"),
+        ("", "/load needs the name of a file"),
+    ],
+    ids=["text", "absent", "folder", "pipe", "null", "no name"],
+)
+def test_a_script_ends_where_its_conversation_cannot_be_loaded(
+    tmp_path: Path, name: str, reason: str
+) -> None:
+    (tmp_path / "other").write_text("precious")
+    os.mkfifo(tmp_path / "pipe")
+    done = talk(tmp_path, f"/load{name}", "hello", "/save talk")
+    assert (done.code, done.answers) == (1, "")
+    assert done.notes == f"mlx-dsv4: {reason}; the lines after /load are not sent\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"other", "pipe"}
+
+
+def test_a_person_goes_on_after_a_conversation_that_cannot_be_loaded(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("precious")
+    file = tmp_path / "talk"
+    with Terminal(command("--max-tokens", "5"), columns=400) as terminal:
+        for line, shown in (
+            ("first", ENDED),
+            (f"/load {tmp_path}/other", "begins otherwise\r\n"),
+            ("second", ENDED),
+            (f"/save {file}", "saved to"),
+        ):
+            terminal.until("> ")
+            terminal.type(f"{line}\r")
+            terminal.until(shown)
+        terminal.until("> ")
+        terminal.type(CTRL_D)
+        assert terminal.rest()[0] == 0
+    questions = [exchange["question"] for exchange in kept(file)["exchanges"]]
+    assert questions == ["first", "second"]
+
+
+def test_a_missing_cache_is_said_and_read_again(tmp_path: Path) -> None:
+    talk(tmp_path, LONG_QUESTION, "/save talk")
+    (cache,) = tmp_path.glob("talk.*.cache")
+    whole = talk(tmp_path, "/load talk", "go on")
+    cache.unlink()
+    done = talk(tmp_path, "/load talk", "go on")
+    assert done.code == 0, done.notes
+    assert done.notes.startswith(
+        f"{cache.name}, the cache of talk, is missing: the next question reads the conversation "
+        "again; /save then makes another cache\nloaded from talk: 1 answer, 0 tokens cached\n"
+    )
+    ((prompt, cached, _, _),) = done.counts
+    assert (prompt, cached) == (whole.counts[0][0], 0)
+    assert done.answers == whole.answers
 
 
 def test_a_full_context_is_said_and_the_question_dropped(tmp_path: Path) -> None:

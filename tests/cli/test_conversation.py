@@ -1,6 +1,8 @@
 """The files of a conversation: whole or refused, and never one without the other."""
 
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from mlx_dsv4 import Engine, Params
 from mlx_dsv4.cli import conversation as module
 from mlx_dsv4.cli.conversation import Conversation, load_conversation, save_conversation
 from mlx_dsv4.engine import Session
-from mlx_dsv4.errors import DamagedFileError, FileFormatError, SnapshotError
+from mlx_dsv4.errors import DamagedFileError, FileFormatError, PlanError, SnapshotError
 from tiny_models import tiny_model
 
 QUESTION = "the rows of a window " * 3
@@ -57,7 +59,7 @@ def test_what_is_loaded_equals_what_was_saved(
     save_conversation(tmp_path / "talk", kept, engine, session)
     with Engine.load(tiny_model().path, slots=1, warm_up=False) as other:
         later = other.session()
-        loaded = load_conversation(tmp_path / "talk", other, later)
+        loaded = load_conversation(tmp_path / "talk", other, later).conversation
         assert loaded.messages("x") == kept.messages("x")
         assert later.tokens == session.tokens
         # Not as the text would be cut again: noise is cut otherwise.
@@ -94,10 +96,10 @@ def test_every_changed_byte_and_every_length_is_refused(
             load_conversation(path, engine, session)
     assert session.tokens == before
     path.write_bytes(good)
-    assert load_conversation(path, engine, session).exchanges[0].question == "hello"
+    assert load_conversation(path, engine, session).conversation.exchanges[0].question == "hello"
 
 
-def test_a_damaged_absent_or_foreign_cache_is_refused(
+def test_a_damaged_or_foreign_cache_is_refused(
     engine: Engine, session: Session, tmp_path: Path
 ) -> None:
     path = tmp_path / "talk"
@@ -110,16 +112,81 @@ def test_a_damaged_absent_or_foreign_cache_is_refused(
     cache.write_bytes(good[:middle] + bytes([good[middle] ^ 1]) + good[middle + 1 :])
     with pytest.raises(DamagedFileError):
         load_conversation(path, engine, session)
-    cache.unlink()
-    with pytest.raises(FileNotFoundError) as caught:
-        load_conversation(path, engine, session)
-    assert caught.value.filename == str(cache)
     with Engine.load(tiny_model(seed=1).path, slots=1, warm_up=False) as other:
         asked(of_other := other.session(), "hello")
         of_other.save(cache)
     with pytest.raises(SnapshotError):
         load_conversation(path, engine, session)
     assert session.tokens == before
+
+
+def test_a_conversation_without_its_cache_is_read_again(
+    engine: Engine, session: Session, tmp_path: Path
+) -> None:
+    kept = asked(session, QUESTION, "und «dann»?\n")
+    save_conversation(tmp_path / "talk", kept, engine, session)
+    (cache,) = caches(tmp_path / "talk")
+    (tmp_path / "elsewhere").mkdir()
+    copy = Path(shutil.copy(tmp_path / "talk", tmp_path / "elsewhere/copy"))
+    with Engine.load(tiny_model().path, slots=1, warm_up=False) as other:
+        later = other.session()
+        asked(later, "another thing")
+        loaded = load_conversation(copy, other, later)
+        assert loaded.missing_cache == copy.parent / cache.name
+        assert loaded.conversation.messages("x") == kept.messages("x")
+        # As it was sampled: the text of noise would be cut otherwise.
+        assert loaded.conversation.shared_tokens(other) == kept.shared_tokens(engine)
+        assert later.tokens == ()
+    assert load_conversation(tmp_path / "talk", engine, session).missing_cache is None
+
+
+def test_tokens_of_another_vocabulary_are_not_taken_over(
+    engine: Engine, session: Session, tmp_path: Path
+) -> None:
+    path = tmp_path / "talk"
+    kept = asked(session, QUESTION)
+    save_conversation(path, kept, engine, session)
+    caches(path)[0].unlink()
+    with Engine.load(tiny_model(vocab=1100).path, slots=1, warm_up=False) as other:
+        as_text = kept.shared_tokens(other)
+        loaded = load_conversation(path, other, other.session()).conversation
+        assert loaded.shared_tokens(other) == as_text != kept.shared_tokens(engine)
+
+
+def test_a_copy_that_is_saved_leaves_the_cache_of_the_other(
+    engine: Engine, session: Session, tmp_path: Path
+) -> None:
+    save_conversation(tmp_path / "talk", asked(session, "hello"), engine, session)
+    shutil.copy(tmp_path / "talk", tmp_path / "copy")
+    loaded = load_conversation(tmp_path / "copy", engine, session)
+    assert loaded.missing_cache is None
+    save_conversation(tmp_path / "copy", loaded.conversation, engine, session)
+    assert load_conversation(tmp_path / "talk", engine, session).missing_cache is None
+
+
+def test_other_numerics_and_too_small_a_context_are_told_with_the_option_that_helps(
+    engine: Engine, session: Session, tmp_path: Path
+) -> None:
+    path, model = tmp_path / "talk", tiny_model().path
+    save_conversation(path, asked(session, QUESTION), engine, session)
+    n_tokens = len(session.tokens)
+    with Engine.load(model, slots=1, numerics="plain", warm_up=False) as plain:
+        message = (
+            f"{path}: was saved with official numerics; this model runs with plain ones: "
+            "start with --numerics official"
+        )
+        with pytest.raises(SnapshotError, match=f"^{re.escape(message)}$"):
+            load_conversation(path, plain, plain.session())
+    with Engine.load(model, slots=1, context=n_tokens - 1, warm_up=False) as small:
+        message = (
+            f"{path}: needs a context of at least {n_tokens} tokens; it has {n_tokens - 1}: "
+            f"start with --context {2 * n_tokens}"
+        )
+        with pytest.raises(PlanError, match=f"^{re.escape(message)}$"):
+            load_conversation(path, small, small.session())
+    with Engine.load(model, slots=1, context=n_tokens, warm_up=False) as enough:
+        load_conversation(path, enough, later := enough.session())
+        assert len(later.tokens) == n_tokens
 
 
 def test_saving_again_leaves_one_cache(engine: Engine, session: Session, tmp_path: Path) -> None:
@@ -132,7 +199,7 @@ def test_saving_again_leaves_one_cache(engine: Engine, session: Session, tmp_pat
     save_conversation(path, conversation, engine, session)
     (second,) = folder_of(path) - {"talk", "talk.mine.cache"}
     assert first != second
-    assert len(load_conversation(path, engine, session).exchanges) == 2
+    assert len(load_conversation(path, engine, session).conversation.exchanges) == 2
 
 
 def test_until_the_last_write_the_conversation_before_can_be_loaded(
@@ -149,7 +216,7 @@ def test_until_the_last_write_the_conversation_before_can_be_loaded(
         assert replaced == path
         assert len(caches(path)) == 2
         other = engine.session()
-        assert len(load_conversation(path, engine, other).exchanges) == 1
+        assert len(load_conversation(path, engine, other).conversation.exchanges) == 1
         assert other.tokens == tokens
         other.close()
         raise OSError(28, "No space left on device", str(path))
@@ -168,7 +235,8 @@ def test_a_damaged_conversation_is_replaced_and_its_caches_left(
     save_conversation(path, conversation, engine, session)
     path.write_bytes(path.read_bytes()[:-5])
     save_conversation(path, conversation, engine, session)
-    assert load_conversation(path, engine, session).messages("") == conversation.messages("")
+    loaded = load_conversation(path, engine, session).conversation
+    assert loaded.messages("") == conversation.messages("")
     assert len(caches(path)) == 2
 
 
@@ -182,6 +250,27 @@ def test_what_is_no_conversation_is_not_replaced(
         save_conversation(path, asked(session, "hello"), engine, session)
     assert path.read_bytes() == content
     assert folder_of(path) == {"talk"}
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("no/where", "No such file or directory"),
+        ("file/x", "Not a directory"),
+        ("x" * 240, "File name too long"),
+    ],
+)
+def test_a_path_that_cannot_be_written_is_named_as_it_was_given(
+    engine: Engine, session: Session, tmp_path: Path, name: str, reason: str
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OSError, match=reason) as caught:
+        save_conversation(tmp_path / name, asked(session, "hello"), engine, session)
+    assert caught.value.filename == str(tmp_path / name)
+    with pytest.raises(OSError, match=reason) as caught:
+        session.save(tmp_path / name)
+    assert caught.value.filename == str(tmp_path / name)
+    assert folder_of(tmp_path / "file") == {"file"}
 
 
 def test_the_file_is_json_that_people_can_read(

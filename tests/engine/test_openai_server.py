@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI, NotFoundError, OpenAI
 
 from mlx_dsv4 import Engine, Params
 from mlx_dsv4.engine import Result
-from openai_wire import CompletionAnswer
+from openai_answers import CompletionAnswer
 from serving import force, script, serving
 from tiny_models import tiny_model
 
@@ -63,6 +63,17 @@ def counts_of(usage: Any) -> tuple[int, int, int]:
 
 def test_the_one_model_is_listed(client: OpenAI) -> None:
     assert [(model.id, model.object) for model in client.models.list()] == [("tiny", "model")]
+
+
+def test_the_one_model_is_found_by_its_name(client: OpenAI) -> None:
+    assert client.models.retrieve("tiny") == client.models.list().data[0]
+    for other in ("other", "folder/other"):
+        with pytest.raises(
+            NotFoundError, match=f'there is no model "{other}": there is "tiny"'
+        ) as no:
+            client.models.retrieve(other)
+        told = no.value.type, no.value.param, no.value.code
+        assert told == ("invalid_request_error", "model", "model_not_found")
 
 
 @pytest.mark.parametrize("ids", [False, True], ids=["text", "token ids"])
@@ -183,6 +194,49 @@ def test_a_streamed_chat_is_the_whole_one_in_pieces(
     # The token that ends the reasoning is told with the first of the answer.
     assert spelled.decode() == "</think>It is 4 long, é or ✓."
     assert all(len(token.top_logprobs) == 1 for token in content)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "reasoning"),
+    [
+        ("A run of rows.</think>Yes.", None, "A run of rows."),
+        ("</think>Yes.", None, ""),
+        ("A run of rows.</think>Yes.", 3, None),
+    ],
+    ids=["reasoning", "none", "cut"],
+)
+def test_the_tokens_of_the_reasoning_are_counted(
+    client: OpenAI,
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    limit: int | None,
+    reasoning: str | None,
+) -> None:
+    force(monkeypatch, engine, text)
+    answer = client.chat.completions.create(
+        model="any", messages=ASKED, max_completion_tokens=limit
+    )
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens_details is not None
+    expected = limit if reasoning is None else len(engine.tokenizer.encode(reasoning))
+    assert answer.usage.completion_tokens_details.reasoning_tokens == expected
+
+
+def test_an_answer_without_reasoning_has_no_tokens_of_it(
+    client: OpenAI, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force(monkeypatch, engine, "Yes.")
+    with client.chat.completions.stream(
+        model="any",
+        messages=ASKED,
+        extra_body=NO_THINKING,
+        stream_options={"include_usage": True},
+    ) as stream:
+        usage = stream.get_final_completion().usage
+    assert usage is not None
+    assert usage.completion_tokens_details is not None
+    assert usage.completion_tokens_details.reasoning_tokens == 0
 
 
 def test_a_tool_call_makes_the_round(

@@ -3,8 +3,10 @@
 import json
 import logging
 import os
+import re
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -204,7 +206,47 @@ def test_a_closed_engine_is_told() -> None:
         engine.close()
         assert http.get("/health").status_code == 503
         response = http.post("/v1/completions", json=HELLO)
-    assert (response.status_code, response.json()["error"]["code"]) == (503, "closed")
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (503, "closed")
+    assert error["message"] == "the server is ending"
+
+
+def has_address(host: str) -> bool:
+    try:
+        with socket.create_server((host, 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        pytest.param("::1", marks=pytest.mark.skipif(not has_address("::1"), reason="no IPv6")),
+    ],
+)
+def test_a_port_in_use_is_found_before_the_model_is_loaded(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as taken:
+        port = taken.getsockname()[1]
+        options = ["no-such-model.gguf", "--host", host, "--port", str(port)]
+        done = subprocess.run([sys.executable, SERVER, *options], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"error: {host} port {port} cannot be listened on: Address already in use; "
+        "--host and --port choose another\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--port", "65536"), ("--port", "-1"), ("--host", "no.such.host.invalid")]
+)
+def test_an_address_that_cannot_be_is_named(option: str, value: str) -> None:
+    command = [sys.executable, SERVER, "no-such-model.gguf", option, value]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.fullmatch(rf"error: .*{re.escape(value)}.* cannot be listened on: .*\n", done.stderr)
 
 
 def test_ctrl_c_ends_what_runs_and_the_program(tmp_path: Path) -> None:
@@ -219,8 +261,8 @@ def test_ctrl_c_ends_what_runs_and_the_program(tmp_path: Path) -> None:
     )
     assert process.stderr is not None
     with process:
-        line = next(line for line in process.stderr if "Uvicorn running on" in line)
-        address = line.split("Uvicorn running on ")[1].split()[0]
+        line = next(line for line in process.stderr if "listening on" in line)
+        address = line.split("listening on ")[1].strip()
         assert address.startswith("http://127.0.0.1:")
         asked = {**HELLO, "prompt": [7] * 300, "stream": True}
         with httpx.stream("POST", f"{address}/v1/completions", json=asked, timeout=60) as response:
@@ -228,7 +270,8 @@ def test_ctrl_c_ends_what_runs_and_the_program(tmp_path: Path) -> None:
             next(lines)
             process.send_signal(signal.SIGINT)
             last = [line for line in lines if line][-1]
-        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "closed"
+        error = json.loads(last.removeprefix("data: "))["error"]
+        assert (error["code"], error["message"]) == ("closed", "the server is ending")
         log = process.stderr.read()
         assert process.wait(timeout=30) == 0, log
     assert "Traceback" not in log

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from mlx_dsv4 import Engine, Params
+from openai_requests import spelled
 from serving import force, serving
 from tiny_models import tiny_model
 
@@ -69,17 +70,17 @@ REFUSED = [
     ({"thinking": True}, "thinking"),
     ({"stream": "yes"}, "stream"),
     ({"stream_options": []}, "stream_options"),
-    ({"temperature": "hot"}, None),
-    ({"temperature": 10**400}, None),
-    ({"max_tokens": 0}, None),
-    ({"max_completion_tokens": 1.5}, None),
+    ({"temperature": "hot"}, "temperature"),
+    ({"temperature": 10**400}, "temperature"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_completion_tokens": 1.5}, "max_completion_tokens"),
     ({"logit_bias": {"a": 1}}, "logit_bias"),
     ({"logit_bias": {"5000": 1}}, None),
     ({"logprobs": 3}, "logprobs"),
     ({"top_logprobs": 3}, "top_logprobs"),
-    ({"logprobs": True, "top_logprobs": 21}, None),
-    ({"stop": [""]}, None),
-    ({"stop": ["\ud800"]}, None),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"stop": [""]}, "stop"),
+    ({"stop": ["\ud800"]}, "stop"),
     ({"tools": [DEEP]}, None),
     ({"messages": DEEP_CALL}, None),
 ]
@@ -116,6 +117,83 @@ def test_what_cannot_be_had_is_refused_by_name(
     assert (error["type"], error["param"]) == ("invalid_request_error", param)
     assert (param or "") in error["message"]
     assert engine.status().running == 0
+
+
+MESSAGES = [
+    ({"logprobs": True, "top_logprobs": 25}, "top_logprobs must be an integer in 0..20; got 25"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens must be an integer >= 1; got 0"),
+    ({"temperature": 2.5}, "temperature must be a number in 0..2; got 2.5"),
+    ({"temperature": -0.1}, "temperature must be a number in 0..2; got -0.1"),
+    ({"temperature": True}, "temperature must be a number in 0..2; got true"),
+    ({"frequency_penalty": -2.01}, "frequency_penalty must be a number in -2..2; got -2.01"),
+    ({"presence_penalty": 3}, "presence_penalty must be a number in -2..2; got 3"),
+    ({"stop": ""}, 'stop must be strings of at least one character; got ""'),
+    ({"stop": ["é", 5]}, 'stop must be strings of at least one character; got ["é", 5]'),
+    (
+        {"logit_bias": {"5": None}},
+        'logit_bias[5] must be a number >= -1e+30 and <= 1e+30; got {"5": null}',
+    ),
+    (
+        {"parallel_tool_calls": False},
+        "parallel_tool_calls is not supported: it must be true; got false",
+    ),
+    ({"thinking": True}, "thinking must be an object; got true"),
+    ({"messages": "é" * 500}, f'messages must be an array; got "{"é" * 199}...'),
+]
+COMPLETION_MESSAGES = [
+    ({}, "prompt must be a string or an array of token ids; it is missing"),
+    ({"prompt": None}, "prompt must be a string or an array of token ids; got null"),
+    ({"prompt": {"a": True}}, 'prompt must be a string or an array of token ids; got {"a": true}'),
+    ({"prompt": "a", "echo": True}, "echo is not supported: it must be false; got true"),
+    ({"prompt": "a", "logprobs": 21}, "logprobs must be an integer in 0..20; got 21"),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        *(("chat/completions", {**CHAT, **body}, message) for body, message in MESSAGES),
+        *(("completions", body, message) for body, message in COMPLETION_MESSAGES),
+    ],
+)
+def test_a_refusal_says_what_came_in_the_words_of_the_client(
+    http: httpx.Client, path: str, body: dict[str, Any], message: str
+) -> None:
+    response = http.post(f"/v1/{path}", json=body)
+    assert (response.status_code, response.json()["error"]["message"]) == (400, message)
+
+
+def test_the_ends_of_the_ranges_may_be_asked_for(http: httpx.Client) -> None:
+    for temperature, penalty in ((0, -2), (2, 2)):
+        body = {"prompt": "a", "max_tokens": 2, "temperature": temperature}
+        body |= {"presence_penalty": penalty, "frequency_penalty": penalty}
+        assert http.post("/v1/completions", json=body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("content", "where"),
+    [
+        (b'{"a": 1,\n "b" 2}', "line 2 column 6 (char 14)"),
+        (b'{"a": "\xff"}', "byte 0xff in position 7"),
+        (b"[" * 90_000, "nested too deeply"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "an integer has too many digits"),
+    ],
+)
+def test_wrong_json_is_told_with_its_position(
+    http: httpx.Client, content: bytes, where: str
+) -> None:
+    message = http.post("/v1/completions", content=content).json()["error"]["message"]
+    assert message.startswith("the body must be JSON: ")
+    assert where in message
+
+
+def test_a_value_that_json_cannot_spell_is_told_too() -> None:
+    """Nested as deep as could be read is one level too deep for an error further down."""
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    assert spelled({"a": nested}) == "a value that is nested too deeply"
+    assert spelled(["\ud800"]) == '["\\ud800"]'
 
 
 @pytest.mark.parametrize(

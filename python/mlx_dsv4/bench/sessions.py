@@ -14,7 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from mlx_dsv4.bench.harness import Report
+from mlx_dsv4.config import ModelConfig
 from mlx_dsv4.engine import Engine, Event, Params, Serving, Session, Stream
+from mlx_dsv4.errors import PlanError
+from mlx_dsv4.gguf import GGUFFile
 from mlx_dsv4.gguf.tiny import Formats, random_weights, tiny_config, write_model
 from mlx_dsv4.gguf.vocabulary import make_vocabulary
 
@@ -41,15 +44,34 @@ def run(report: Report, model: Path) -> None:
 
     Args:
         report: Takes the figures.
-        model: GGUF file; its context has room for the prompt.
+        model: GGUF file; the cold prompt is as long as its context lets it be.
+
+    Raises:
+        PlanError: the context ends before sessions that decode can be measured.
+        OSError, Dsv4Error: the file cannot be run; see :meth:`mlx_dsv4.engine.Engine.load`.
     """
-    serving = Serving()
-    with Engine.load(model, context=CONTEXT, slots=max(COUNTS), serving=serving) as engine:
+    serving, context = Serving(), context_of(model)
+    with Engine.load(model, context=context, slots=max(COUNTS), serving=serving) as engine:
         bench = Bench(report, engine, serving)
         alone = None
         for count in COUNTS:
             alone = measure_decode(bench, count, alone)
-        measure_beside_a_prompt(bench)
+        measure_beside_a_prompt(bench, min(LONG_TOKENS, context))
+
+
+def context_of(model: Path) -> int:
+    """The context to measure with: the model's where that is smaller."""
+    with GGUFFile(model) as file:
+        shapes = {name: info.shape for name, info in file.tensors.items()}
+        context = min(CONTEXT, ModelConfig.from_metadata(file.metadata, shapes).context)
+    # The first of several sessions decodes more: until the last one is through.
+    least = SHORT_TOKENS + 2 * DECODED_TOKENS
+    if context < least:
+        raise PlanError(
+            f"{model}: the model's context must be at least {least} tokens to be measured; "
+            f"got {context}"
+        )
+    return context
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +147,9 @@ def measure_decode(bench: Bench, count: int, alone: float | None) -> float:
     return alone or together
 
 
-def measure_beside_a_prompt(bench: Bench) -> None:
+def measure_beside_a_prompt(bench: Bench, n_tokens: int) -> None:
     """One session decodes, alone and then beside a prompt that another one reads."""
-    prompt = bench.prompt(LONG_TOKENS, len(COUNTS))
+    prompt = bench.prompt(n_tokens, len(COUNTS))
     decoder, reader = Clock(), Clock()
     with bench.engine.session() as first, bench.engine.session() as second:
         decoding = bench.start(first, bench.prompt(SHORT_TOKENS, 0), decoder)
@@ -138,13 +160,13 @@ def measure_beside_a_prompt(bench: Bench) -> None:
         decoding.result()
     read = reader.seconds[0]
     report_decoder(bench, "alone", decoder.within(0, asked))
-    report_decoder(bench, f"beside {LONG_TOKENS} tokens", decoder.within(asked, read))
+    report_decoder(bench, f"beside {n_tokens} tokens", decoder.within(asked, read))
     seconds = read - asked
     bench.report.figures(
         "prefill",
-        f"{LONG_TOKENS} tokens beside a decoder",
-        f"{LONG_TOKENS / seconds:9.1f} tokens/s  {seconds:8.2f} s",
-        {"tokens_per_s": round(LONG_TOKENS / seconds, 2), "seconds": round(seconds, 3)},
+        f"{n_tokens} tokens beside a decoder",
+        f"{n_tokens / seconds:9.1f} tokens/s  {seconds:8.2f} s",
+        {"tokens_per_s": round(n_tokens / seconds, 2), "seconds": round(seconds, 3)},
     )
     tokens, steps = bench.serving.slice_tokens, bench.serving.decode_quantum
     bench.report.figures(

@@ -42,21 +42,22 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     A link stays: the file that it leads to is replaced. Until then, and if the body or the process
     ends early, what was there stays as it was. The partial file is locked while it is written, so
-    that others can tell it from one left behind.
+    that others can tell it from one left behind; errors name ``path``.
     """
-    path = followed(path)
-    partial = path.with_name(f".{path.name}.{token_hex(8)}{PARTIAL}")
-    descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    with naming(path), os.fdopen(descriptor, "r+b", buffering=0) as file:
-        try:
-            flock(file, LOCK_EX | LOCK_NB)
-            yield file
-            os.fsync(file.fileno())
-            partial.replace(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-    _sync_folder(path.parent)
+    target = followed(path)
+    partial = target.with_name(f".{target.name}.{token_hex(8)}{PARTIAL}")
+    with naming(path, instead_of=partial):
+        descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "r+b", buffering=0) as file:
+            try:
+                flock(file, LOCK_EX | LOCK_NB)
+                yield file
+                os.fsync(file.fileno())
+                partial.replace(target)
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
+    _sync_folder(target.parent)
 
 
 def _sync_folder(folder: Path) -> None:

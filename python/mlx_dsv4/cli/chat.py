@@ -97,6 +97,7 @@ class Chat:
         self._messages = Messages()
         self._printer = Printer(terminal=self._messages.interactive)
         self.failed = False
+        self._lost = False
         self._commands: dict[str, Callable[[], None]] = {
             "/reset": self._reset,
             "/stats": lambda: print("\n".join(stats(engine))),
@@ -108,12 +109,14 @@ class Chat:
         }
 
     def run(self) -> None:
-        """Until /exit, the end of stdin, or Ctrl-C at two prompts in a row."""
+        """Until /exit, the end of stdin, Ctrl-C at two prompts in a row, or a /load that a script
+        cannot have: what it says next is meant for that conversation.
+        """
         card = self._engine.info.card
         if self._messages.interactive:
             self._printer.note(f"{card.name or card.path.name}; /help lists commands")
         interrupted = False
-        while True:
+        while not self._lost:
             try:
                 message = self._messages.next()
                 interrupted = False
@@ -162,6 +165,7 @@ class Chat:
     def _command(self, line: str) -> None:
         name, _, rest = line.strip().partition(" ")
         rest = rest.strip()
+        self._lost = name == "/load" and not self._messages.interactive  # until it is there
         if name in self._commands:
             if rest:
                 self._fail(f"{name} takes nothing; got {rest!r}")
@@ -202,7 +206,13 @@ class Chat:
         from mlx_dsv4.cli.conversation import load_conversation
 
         with ctrl_c_calls(lambda: None):
-            self._conversation = load_conversation(path, self._engine, self._session)
+            self._conversation, missing = load_conversation(path, self._engine, self._session)
+        self._lost = False
+        if missing is not None:
+            self._printer.note(
+                f"{missing}, the cache of {path}, is missing: the next question reads the "
+                "conversation again; /save then makes another cache"
+            )
         self._printer.note(f"loaded from {path}: {self._size()}")
 
     def _size(self) -> str:
@@ -211,7 +221,8 @@ class Chat:
         return f"{answers}, {len(self._session.tokens)} tokens cached"
 
     def _fail(self, message: str) -> None:
-        print(f"mlx-dsv4: {message}", file=sys.stderr, flush=True)
+        end = "; the lines after /load are not sent" if self._lost else ""
+        print(f"mlx-dsv4: {message}{end}", file=sys.stderr, flush=True)
         self.failed = not self._messages.interactive
 
 
