@@ -35,7 +35,7 @@ SLOTS = 3
 THREADS = 4
 SILENCE_SECONDS = 60
 PHASE_SECONDS = 10
-REMEMBERED_TOKENS = 20_000  # of answers: few, so that some are forgotten
+REMEMBERED_BYTES = 400_000  # of answers: few, so that some are forgotten
 # The allocator and the interpreter keep pages in reserve; a cache of the context has 0.7 MB.
 RESERVE_BYTES = 24 * 2**20
 SERVING = Serving(anchor_bytes=2 * 2**20, store_bytes=8 * 2**20, slice_tokens=64, decode_quantum=2)
@@ -58,7 +58,7 @@ def soak(seconds: float, seed: int) -> Journal:
     """Run for some time, or until something is wrong; what came of it."""
     journal = Journal(SILENCE_SECONDS)
     hook, threading.excepthook = threading.excepthook, _telling(journal)
-    remembered, turns.MOST_TOKENS = turns.MOST_TOKENS, REMEMBERED_TOKENS
+    remembered, turns.MOST_BYTES = turns.MOST_BYTES, REMEMBERED_BYTES
     path = tiny_model(ratios=(0, 4, 128), hash_layers=1).path
     try:
         before = Held.now()
@@ -67,7 +67,7 @@ def soak(seconds: float, seed: int) -> Journal:
         if Held.now() != before:
             journal.fail(f"{before} before the engine was loaded, {Held.now()} after its end")
     finally:
-        threading.excepthook, turns.MOST_TOKENS = hook, remembered
+        threading.excepthook, turns.MOST_BYTES = hook, remembered
         journal.stop()
     return journal
 

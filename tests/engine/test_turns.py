@@ -259,7 +259,8 @@ def test_equal_messages_have_the_tokens_of_the_last(turns: Turns, tokenizer: Tok
 def test_the_least_recently_used_are_forgotten(
     turns: Turns, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mlx_dsv4.engine.turns.MOST_TOKENS", 14)
+    monkeypatch.setattr("mlx_dsv4.engine.turns.ENTRY_BYTES", 0)
+    monkeypatch.setattr("mlx_dsv4.engine.turns.MOST_BYTES", 4 * 14)
     messages = {}
 
     def remember(text: str) -> None:
@@ -283,11 +284,23 @@ def test_the_least_recently_used_are_forgotten(
     assert known("the d")
 
 
+def test_short_answers_take_room_too(
+    turns: Turns, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlx_dsv4.engine.turns.MOST_BYTES", 3 * 1040)
+    for text in ("", "a", "b", "c", "d"):
+        result, prompt = answered(tokenizer, ASK, tokenizer.encode(text), **PLAIN)
+        turns.remember(result, prompt)
+    messages = [{"role": "assistant", "content": text} for text in ("", "a", "b", "c", "d")]
+    assert [len(turns.records([message])) for message in messages] == [0, 0, 1, 1, 1]
+
+
 def test_threads_do_not_meet_in_it(
     turns: Turns, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request is rendered while the answer of another one ends and takes its place."""
-    monkeypatch.setattr("mlx_dsv4.engine.turns.MOST_TOKENS", 6)
+    monkeypatch.setattr("mlx_dsv4.engine.turns.ENTRY_BYTES", 0)
+    monkeypatch.setattr("mlx_dsv4.engine.turns.MOST_BYTES", 4 * 6)
     first, prompt = answered(tokenizer, ASK, odd_tokens(tokenizer, "the a"), **PLAIN)
     second, _ = answered(tokenizer, ASK, odd_tokens(tokenizer, "the b"), **PLAIN)
     turns.remember(first, prompt)

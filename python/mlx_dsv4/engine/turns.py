@@ -5,6 +5,7 @@ the same text, white space, the spelling of JSON. Then nothing after it could be
 """
 
 import json
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from mlx_dsv4.engine.events import Result
 from mlx_dsv4.engine.turns_file import Record, TurnsFile
 from mlx_dsv4.text import ChatPrompt
 
-MOST_TOKENS = 4_000_000  # 16 MB
+MOST_BYTES = 32 * 2**20
+ENTRY_BYTES = 1024  # of an answer, besides its tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,12 @@ class Sampled:
 
     reasoning: str
     thinks: bool
-    tokens: tuple[int, ...]
+    tokens: "array[int]"
     answer: int
+
+    @property
+    def n_bytes(self) -> int:
+        return ENTRY_BYTES + self.tokens.itemsize * len(self.tokens)
 
 
 class Turns:
@@ -54,7 +60,7 @@ class Turns:
         self._end_think = end_think
         self._call_marker = call_marker
         self._known: OrderedDict[str, Sampled] = OrderedDict()
-        self._n_tokens = 0
+        self._n_bytes = 0
         self._lock = Lock()
         self._file = file
         if file is not None:
@@ -83,14 +89,14 @@ class Turns:
     def add(self, records: Iterable[Record]) -> None:
         """Take over what :meth:`records` gave, of the same vocabulary."""
         for key, reasoning, thinks, answer, tokens in records:
-            self._put(key, Sampled(reasoning, thinks, tuple(tokens), answer))
+            self._put(key, Sampled(reasoning, thinks, array("i", tokens), answer))
 
     def _put(self, key: str, sampled: Sampled) -> None:
         with self._lock:
             self._forget(key)
             self._known[key] = sampled
-            self._n_tokens += len(sampled.tokens)
-            while self._n_tokens > MOST_TOKENS:
+            self._n_bytes += sampled.n_bytes
+            while self._n_bytes > MOST_BYTES:
                 self._forget(next(iter(self._known)))
 
     def _sampled(self, result: Result, prompt: ChatPrompt) -> Sampled | None:
@@ -102,11 +108,11 @@ class Turns:
         # What the prompt opens belongs to the turn: a tool call that is required.
         tokens = prompt.ids[prompt.answer :] + list(result.tokens if cut else result.tokens[:-1])
         if prompt.ids[prompt.answer - 1] == self._end_think:
-            return Sampled(_digest(""), False, tuple(tokens), 0)
+            return Sampled(_digest(""), False, array("i", tokens), 0)
         if self._end_think not in tokens:
             return None
         after = tokens.index(self._end_think) + 1
-        return Sampled(_digest(result.reasoning), True, tuple(tokens), after)
+        return Sampled(_digest(result.reasoning), True, array("i", tokens), after)
 
     def splice(self, prompt: ChatPrompt) -> list[int]:
         """The ids of a prompt, with remembered turns as they were sampled."""
@@ -136,7 +142,7 @@ class Turns:
     def _forget(self, key: str) -> None:
         sampled = self._known.pop(key, None)
         if sampled is not None:
-            self._n_tokens -= len(sampled.tokens)
+            self._n_bytes -= sampled.n_bytes
 
 
 def _record(key: str, sampled: Sampled) -> Record:
