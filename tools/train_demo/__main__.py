@@ -64,16 +64,18 @@ def measure(
     prepared: Prepared = PREPARED,
     out: Out = OUT,
     model: Annotated[Path, typer.Option(help="GGUF file.")] = MODEL,
-    files: Annotated[int, typer.Option(min=1, help="Held-out files to read.")] = 16,
+    files: Annotated[int, typer.Option(min=1, help="Files to read.")] = 4,
+    text: Annotated[str, typer.Option(help="held_out, library or tests.")] = "held_out",
 ) -> None:
-    """Bits per byte of held-out text, in torch and in the engine, as a table."""
+    """Bits per byte of a text, in torch and in the engine, as a table."""
     from tools.train_demo.measure import CONTEXTS
     from tools.train_demo.measure import measure as lines
 
     weights = out / "weights.pt"
-    typer.echo(f"| held-out bits per byte at a context of | {' | '.join(map(str, CONTEXTS))} |")
+    typer.echo(f"| bits per byte of {text} at a context of | {' | '.join(map(str, CONTEXTS))} |")
     typer.echo(f"|---|{'---:|' * len(CONTEXTS)}")
-    for name, figures in lines(prepared, weights if weights.exists() else None, model, files):
+    found = weights if weights.exists() else None
+    for name, figures in lines(prepared, found, model, files, text=text):
         typer.echo(f"| {name} | {' | '.join(f'{figure:.4f}' for figure in figures)} |")
 
 

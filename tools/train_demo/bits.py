@@ -24,9 +24,9 @@ BOS = 0
 Ids = NDArray[np.int64]
 
 
-def held_out_documents(prepared: Path, most: int) -> list[Ids]:
-    """The first ``LONGEST`` tokens of each held-out file that has as many, BOS first."""
-    ids = np.load(prepared / "held_out.npy").astype(np.int64)
+def long_documents(stream: Path, most: int) -> list[Ids]:
+    """The first ``LONGEST`` tokens of each file in a stream that has as many, BOS first."""
+    ids = np.load(stream).astype(np.int64)
     documents = np.split(ids, np.flatnonzero(ids == BOS)[1:])
     return [document[:LONGEST] for document in documents if len(document) >= LONGEST][:most]
 

@@ -22,20 +22,21 @@ Logits = Callable[[bits.Ids], NDArray[np.float32]]
 
 
 def measure(
-    prepared: Path, weights: Path | None, path: Path, n: int
+    prepared: Path, weights: Path | None, path: Path, n: int, *, text: str = "held_out"
 ) -> Iterator[tuple[str, list[float]]]:
-    """Bits per byte on ``n`` held-out files, one line for each way to compute them.
+    """Bits per byte on ``n`` files, one line for each way to compute them.
 
     Args:
-        prepared: Folder with the held-out tokens and transformers' config.
+        prepared: Folder with the tokens and transformers' config.
         weights: ``weights.pt`` of the training; None measures the file alone.
         path: The GGUF file that was exported.
         n: Files, of the first 4,096 tokens each.
+        text: Stream that they are from: "held_out", or one that was trained on.
 
     Yields:
         (what, bits per byte for each of :data:`CONTEXTS`).
     """
-    documents = bits.held_out_documents(prepared, n)
+    documents = bits.long_documents(prepared / f"{text}.npy", n)
     with GGUFFile(path) as file:
         tokenizer = Tokenizer.from_metadata(file.metadata)
 
