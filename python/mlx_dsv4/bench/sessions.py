@@ -4,10 +4,9 @@ Tokens are timed when they are drawn, in the thread of the model: what readers d
 """
 
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,25 +17,12 @@ from mlx_dsv4.config import ModelConfig
 from mlx_dsv4.engine import Engine, Event, Params, Serving, Session, Stream
 from mlx_dsv4.errors import PlanError
 from mlx_dsv4.gguf import GGUFFile
-from mlx_dsv4.gguf.tiny import Formats, random_weights, tiny_config, write_model
-from mlx_dsv4.gguf.vocabulary import make_vocabulary
 
 COUNTS = (1, 2, 4, 8)
 SHORT_TOKENS = 32
 DECODED_TOKENS = 100  # of each session, and by the decoder alone
 LONG_TOKENS = 4096
 CONTEXT = 2 * LONG_TOKENS
-
-
-@contextmanager
-def tiny_file() -> Iterator[Path]:
-    """A small model of random weights, for as long as it is measured."""
-    config = tiny_config(context=CONTEXT)
-    with tempfile.TemporaryDirectory(prefix="mlx-dsv4-bench-") as folder:
-        path = Path(folder) / "tiny.gguf"
-        weights = random_weights(config, 0)
-        write_model(path, config, weights, Formats(), make_vocabulary(config.vocab))
-        yield path
 
 
 def run(report: Report, model: Path) -> None:
