@@ -11,6 +11,7 @@ import sys
 import termios
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Self
 
 TIMEOUT_S = 60
@@ -45,6 +46,16 @@ class Terminal:
 
     def type(self, text: str) -> None:
         os.write(self._leader, text.encode())
+
+    def interrupt(self) -> None:
+        """Ctrl-C once the program waits: one between a prompt and the wait for keys counts late."""
+        deadline, asleep = time.monotonic() + TIMEOUT_S, 0
+        stat = Path(f"/proc/{self._process.pid}/stat")
+        while asleep < 4 and time.monotonic() < deadline:
+            time.sleep(0.05)
+            sleeps = not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "S"
+            asleep = asleep + 1 if sleeps else 0
+        self.type(CTRL_C)
 
     def until(self, pattern: str) -> str:
         """What is shown up to the end of the first match."""

@@ -314,7 +314,7 @@ def test_a_terminal_edits_lines_and_goes_back_to_those_before() -> None:
         terminal.until("scratch ")
         terminal.type("one\\\r")
         terminal.until(r"\.\.\. ")
-        terminal.type(CTRL_C)
+        terminal.interrupt()
         terminal.until(r"Ctrl-C again[^>]*> ")
         terminal.type("/exit\r")
         code, shown = terminal.rest()
@@ -348,13 +348,14 @@ def test_ctrl_c_ends_an_answer_and_the_conversation_goes_on(tmp_path: Path) -> N
 def test_ctrl_c_at_two_prompts_in_a_row_leaves() -> None:
     with Terminal(command("--max-tokens", "1")) as terminal:
         terminal.until("> ")
-        terminal.type(f"not sent{CTRL_C}")
+        terminal.type("not sent")
+        terminal.interrupt()
         terminal.until("Ctrl-C again, or Ctrl-D, leaves[^>]*> ")
         terminal.type("/reset\r")
         terminal.until("forgotten[^>]*> ")
-        terminal.type(CTRL_C)
+        terminal.interrupt()
         terminal.until("Ctrl-C again, or Ctrl-D, leaves[^>]*> ")
-        terminal.type(CTRL_C)
+        terminal.interrupt()
         code, shown = terminal.rest()
     assert code == 0
     assert "Traceback" not in shown
