@@ -106,7 +106,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_without_repeating_the_log(
     assert steps == [2, 4, 6, 8]
 
 
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint", None])
+@pytest.mark.parametrize("content", [b"", b"hi\n", b"not a checkpoint", None])
 def test_a_damaged_checkpoint_is_named(
     prepared: Path, tmp_path: Path, content: bytes | None
 ) -> None:

@@ -9,8 +9,8 @@ app = typer.Typer(
     help="Train the demo model, in this order.", no_args_is_help=True, add_completion=False
 )
 
-Prepared = Annotated[Path, typer.Option(help="Folder that `prepare` writes.")]
-Out = Annotated[Path, typer.Option(help="Folder that `train` writes.")]
+Prepared = Annotated[Path, typer.Option(file_okay=False, help="Folder that `prepare` writes.")]
+Out = Annotated[Path, typer.Option(file_okay=False, help="Folder that `train` writes.")]
 Scale = Annotated[float, typer.Option(min=0, max=100, help="Of the number of steps.")]
 PREPARED = Path("build/train_demo/prepared")
 OUT = Path("build/train_demo/run")
@@ -35,7 +35,7 @@ def need_device(name: str) -> None:
     try:
         torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0][:80]
         raise typer.BadParameter(
             f"--device must be one that torch has here; got {name} ({reason})"
         ) from None

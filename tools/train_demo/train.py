@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -174,10 +173,12 @@ def _resume(run: Run, model: torch.nn.Module, optimizer: torch.optim.Optimizer) 
         step, weights, state = torch.load(path, map_location=run.device, weights_only=True)
         model.load_state_dict(weights)
         optimizer.load_state_dict(state)
-    except (RuntimeError, ValueError, TypeError, EOFError, pickle.UnpicklingError) as error:
-        reason = str(error).partition("\n")[0]
+    except OSError:
+        raise
+    except Exception as error:  # what unpickling damaged bytes raises has no common type
+        reason = repr(error).partition("\\n")[0]
         raise CheckpointError(
-            f"{path}: must be a checkpoint of a training of this model; got {reason!r} reading it"
+            f"{path}: must be a checkpoint of this model; got {reason} from reading it"
         ) from error
     return int(step)
 
