@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from mlx_dsv4 import DEMO_MODEL
 from mlx_dsv4.bench import walk
 from mlx_dsv4.bench.work import Work, row_work, weight_work
 from mlx_dsv4.cli.bench import app
+from mlx_dsv4.errors import PlanError
 from mlx_dsv4.gguf import GGUFFile
 from mlx_dsv4.gguf.tiny import Formats, tiny_config
 from tiny_models import tiny_model
@@ -55,6 +57,29 @@ def test_contexts_that_do_not_grow_are_refused() -> None:
     done = CliRunner().invoke(app, ["decode", "20", "10"])
     assert done.exit_code == 2
     assert "contexts must grow; got 20 10" in done.output
+
+
+def test_default_contexts_end_where_the_model_does() -> None:
+    subject = walk.Subject.load(DEMO_MODEL, "official")
+    assert subject.default_contexts(64) == [128, 512, 2048, 8192 - 64]
+    assert subject.default_contexts(8000) == [128, 192]
+    subject.check_room(8128, 64)
+
+
+@pytest.mark.parametrize("arguments", [
+    ["decode", "7", "8189", "--tokens", "4"], ["decode", "7", str(10**24)],
+    ["prefill", "3", "4", "--depth", "8189"], ["prefill", str(10**15)],
+])  # fmt: skip
+def test_what_the_context_cannot_hold_leaves_earlier_figures(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    figures = tmp_path / "figures"
+    figures.write_text("earlier")
+    option = "--csv" if arguments[0] == "decode" else "--json"
+    done = CliRunner().invoke(app, [*arguments, option, str(figures)])
+    assert isinstance(done.exception, PlanError)
+    assert "at most the model's 8192 tokens; got " in str(done.exception)
+    assert figures.read_text() == "earlier"
 
 
 def test_each_context_is_read_as_if_nothing_had_been_decoded(

@@ -6,7 +6,7 @@ import pytest
 
 from tools.train_demo.conversations import Exchange, exchanges
 from tools.train_demo.corpus import Source, standard_library
-from tools.train_demo.schedule import Schedule, Stage
+from tools.train_demo.schedule import CPU_TOKENS, Schedule, Stage, full_schedule
 
 MODULE = '''
 """A module."""
@@ -121,3 +121,11 @@ def test_the_rate_rises_then_falls_as_a_cosine() -> None:
     assert rates == pytest.approx([0.5, 1.0, 1.0, 0.6, 0.2])
     with pytest.raises(IndexError, match="below 10"):
         schedule.stage(10)
+
+
+def test_a_cpu_holds_activations_of_few_rows_and_trains_on_all() -> None:
+    small, full = full_schedule(0.01, CPU_TOKENS), full_schedule(0.01)
+    assert [stage.rows_at_once for stage in small.stages] == [4, 4, 1]
+    assert [stage.rows_at_once for stage in full.stages] == [32, 32, 2]
+    assert [stage.rows for stage in small.stages] == [stage.rows for stage in full.stages]
+    assert small.steps == full.steps == 19 + 5 + 1

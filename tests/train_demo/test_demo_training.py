@@ -20,7 +20,7 @@ from tools.train_demo.export import export, stored_state
 from tools.train_demo.model import IndexerTeacher, build, mxfp4_round_trip, set_sparse
 from tools.train_demo.prepare import load_vocabulary, prepare, tokenizer_of
 from tools.train_demo.schedule import Schedule, Stage
-from tools.train_demo.train import Rows, Run, train
+from tools.train_demo.train import CheckpointError, Rows, Run, train
 from transformers_oracle import one_thread
 
 pytestmark = pytest.mark.oracle
@@ -93,6 +93,29 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
     assert resumed.keys() == whole.keys()
     for name, weights in whole.items():
         assert torch.equal(resumed[name], weights), name
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint_without_repeating_the_log(
+    prepared: Path, trained: Path, tmp_path: Path
+) -> None:
+    run(prepared, tmp_path, seconds=0.0)
+    log, whole = tmp_path / "log.jsonl", (trained / "log.jsonl").read_text().splitlines()
+    log.write_text("\n".join(whole[:3]) + "\n")  # killed after step 6, checkpoint at step 1
+    run(prepared, tmp_path)
+    steps = [json.loads(line)["step"] for line in log.read_text().splitlines()]
+    assert steps == [2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("content", [b"", b"hi\n", b"not a checkpoint", None])
+def test_a_damaged_checkpoint_is_named(
+    prepared: Path, tmp_path: Path, content: bytes | None
+) -> None:
+    run(prepared, tmp_path, seconds=0.0)
+    checkpoint = tmp_path / "checkpoint.pt"
+    whole = checkpoint.read_bytes()
+    checkpoint.write_bytes(whole[: len(whole) // 2] if content is None else content)
+    with pytest.raises(CheckpointError, match=r"checkpoint\.pt: must be a checkpoint"):
+        run(prepared, tmp_path)
 
 
 def test_rows_depend_on_seed_and_step_alone(prepared: Path) -> None:

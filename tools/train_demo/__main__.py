@@ -1,7 +1,7 @@
 """``python -m tools.train_demo``: prepare, train, export, measure, plot."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -9,12 +9,36 @@ app = typer.Typer(
     help="Train the demo model, in this order.", no_args_is_help=True, add_completion=False
 )
 
-Prepared = Annotated[Path, typer.Option(help="Folder that `prepare` writes.")]
-Out = Annotated[Path, typer.Option(help="Folder that `train` writes.")]
-Scale = Annotated[float, typer.Option(help="Of the number of steps.")]
+Prepared = Annotated[Path, typer.Option(file_okay=False, help="Folder that `prepare` writes.")]
+Out = Annotated[Path, typer.Option(file_okay=False, help="Folder that `train` writes.")]
+Scale = Annotated[float, typer.Option(min=0, max=100, help="Of the number of steps.")]
 PREPARED = Path("build/train_demo/prepared")
 OUT = Path("build/train_demo/run")
 MODEL = Path("python/mlx_dsv4/data/demo.gguf")
+
+
+def need_prepared(folder: Path) -> None:
+    """Refuse a folder that lacks what `prepare` writes last."""
+    need(folder / "chat.npy", "prepare")
+
+
+def need(path: Path, command: str) -> None:
+    """Refuse to go on without what another command writes."""
+    if not path.is_file():
+        raise typer.BadParameter(f"{path} must be what `{command}` writes; got no such file")
+
+
+def need_device(name: str) -> None:
+    """Refuse a device that torch does not have here."""
+    import torch
+
+    try:
+        torch.zeros(1, device=name).item()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0][:80]
+        raise typer.BadParameter(
+            f"--device must be one that torch has here; got {name} ({reason})"
+        ) from None
 
 
 @app.command()
@@ -33,15 +57,26 @@ def train(
     device: Annotated[str, typer.Option(help="Of torch: cpu, cuda, mps.")] = "cpu",
     seed: Annotated[int, typer.Option(min=0, help="Of weights and rows.")] = 0,
     scale: Scale = 1.0,
-    every: Annotated[int, typer.Option(min=1, help="Steps between lines of the log.")] = 100,
+    every: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Steps from log line to log line; ten times as many between checkpoints."
+        ),
+    ] = 100,
     seconds: Annotated[float | None, typer.Option(help="Stop, to be gone on with.")] = None,
 ) -> None:
     """Train, or go on where a run was stopped; needs torch and transformers alone."""
-    from tools.train_demo.schedule import full_schedule
-    from tools.train_demo.train import Run
+    need_prepared(prepared)
+    need_device(device)
+    from tools.train_demo.schedule import CPU_TOKENS, full_schedule
+    from tools.train_demo.train import CheckpointError, Run
     from tools.train_demo.train import train as run
 
-    run(Run(prepared, out, device, seed, every, seconds), full_schedule(scale))
+    schedule = full_schedule(scale, CPU_TOKENS if device == "cpu" else None)
+    try:
+        run(Run(prepared, out, device, seed, every, seconds), schedule)
+    except CheckpointError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 @app.command()
@@ -51,6 +86,8 @@ def export(
     model: Annotated[Path, typer.Option(help="GGUF file to write.")] = MODEL,
 ) -> None:
     """Write the trained weights as the file that the package ships."""
+    need_prepared(prepared)
+    need(out / "weights.pt", "train")
     from tools.train_demo import export as module
     from tools.train_demo.prepare import demo_config
 
@@ -65,9 +102,13 @@ def measure(
     out: Out = OUT,
     model: Annotated[Path, typer.Option(help="GGUF file.")] = MODEL,
     files: Annotated[int, typer.Option(min=1, help="Files to read.")] = 4,
-    text: Annotated[str, typer.Option(help="held_out, library or tests.")] = "held_out",
+    text: Annotated[
+        Literal["held_out", "library", "tests"], typer.Option(help="Stream to read from.")
+    ] = "held_out",
 ) -> None:
     """Bits per byte of a text, in torch and in the engine, as a table."""
+    need_prepared(prepared)
+    need(model, "export")
     from tools.train_demo.measure import CONTEXTS
     from tools.train_demo.measure import measure as lines
 
@@ -86,6 +127,7 @@ def plot(
     scale: Scale = 1.0,
 ) -> None:
     """Draw the losses of the training; needs matplotlib."""
+    need(out / "log.jsonl", "train")
     from tools.train_demo.plot import plot as draw
     from tools.train_demo.schedule import full_schedule
 

@@ -23,6 +23,10 @@ _MOST_NORM = 1.0
 _HELD_OUT_ROWS = 16
 
 
+class CheckpointError(ValueError):
+    """A checkpoint is damaged, or of another model."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """Where a training reads and writes.
@@ -67,7 +71,11 @@ class Rows:
 
 
 def train(run: Run, schedule: Schedule, say: Callable[[str], None] = print) -> None:
-    """Train to the end of the schedule, from the last checkpoint if there is one."""
+    """Train to the end of the schedule, from the last checkpoint if there is one.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be gone on with; nothing has changed.
+    """
     torch.backends.cuda.matmul.allow_tf32 = True
     run.out.mkdir(parents=True, exist_ok=True)
     model = build(run.prepared, run.seed)
@@ -76,6 +84,7 @@ def train(run: Run, schedule: Schedule, say: Callable[[str], None] = print) -> N
     teacher, balance = IndexerTeacher(model), ExpertBalance(model)
     rows = Rows(run.prepared, run.seed)
     step = _resume(run, model, optimizer)
+    _forget_lines_after(run.out / "log.jsonl", step)
     begun, tokens = time.monotonic(), 0
     while step < schedule.steps:
         stage = schedule.stage(step)
@@ -160,10 +169,25 @@ def _resume(run: Run, model: torch.nn.Module, optimizer: torch.optim.Optimizer) 
     path = run.out / "checkpoint.pt"
     if not path.exists():
         return 0
-    step, weights, state = torch.load(path, map_location=run.device, weights_only=True)
-    model.load_state_dict(weights)
-    optimizer.load_state_dict(state)
+    try:
+        step, weights, state = torch.load(path, map_location=run.device, weights_only=True)
+        model.load_state_dict(weights)
+        optimizer.load_state_dict(state)
+    except OSError:
+        raise
+    except Exception as error:  # what unpickling damaged bytes raises has no common type
+        reason = repr(error).partition("\\n")[0]
+        raise CheckpointError(
+            f"{path}: must be a checkpoint of this model; got {reason} from reading it"
+        ) from error
     return int(step)
+
+
+def _forget_lines_after(log: Path, step: int) -> None:
+    """Steps after the checkpoint are done again, and would be in the log twice."""
+    if log.exists():
+        lines = log.read_text().splitlines(keepends=True)
+        log.write_text("".join(line for line in lines if json.loads(line)["step"] <= step))
 
 
 def _save(path: Path, content: object) -> None:

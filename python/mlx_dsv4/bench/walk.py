@@ -17,6 +17,7 @@ import numpy as np
 from mlx_dsv4.bench.harness import Report
 from mlx_dsv4.bench.work import Work, row_work, weight_work
 from mlx_dsv4.cache import Cache
+from mlx_dsv4.errors import PlanError
 from mlx_dsv4.gguf import GGUFFile
 from mlx_dsv4.model import Model, Numerics, load_weights
 
@@ -82,6 +83,24 @@ class Subject:
 
     def decode_work(self, context: int) -> Work:
         return self.weights + row_work(self.model.config, context)
+
+    def default_contexts(self, n: int) -> list[int]:
+        """:data:`CONTEXTS`, as far as ``n`` more tokens fit the model."""
+        most = max(1, self.model.config.context - n)
+        return sorted({min(context, most) for context in CONTEXTS})
+
+    def check_room(self, before: int, after: int) -> None:
+        """Refuse what does not fit the model, before anything of that size is made.
+
+        Raises:
+            PlanError: the context of the model ends before ``before + after`` tokens.
+        """
+        context = self.model.config.context
+        if before + after > context:
+            raise PlanError(
+                f"contexts must be at most the model's {context} tokens; got {before + after}: "
+                f"{before} and {after} after them"
+            )
 
 
 def decode(

@@ -105,7 +105,7 @@ def decode(
         typer.Argument(
             min=1,
             help="Tokens before those that are decoded, growing.",
-            show_default=" ".join(map(str, walk_bench.CONTEXTS)),
+            show_default=f"{' '.join(map(str, walk_bench.CONTEXTS))}, or as many as fit",
         ),
     ] = None,
     model: Model = None,
@@ -119,14 +119,17 @@ def decode(
     json_lines: JsonLines = None,
 ) -> None:
     """Read a prompt up to each context and decode there: tokens per second over context."""
-    chosen = contexts or list(walk_bench.CONTEXTS)
-    if chosen != sorted(set(chosen)):
-        raise typer.BadParameter(f"contexts must grow; got {' '.join(map(str, chosen))}")
+    if contexts and contexts != sorted(set(contexts)):
+        raise typer.BadParameter(f"contexts must grow; got {' '.join(map(str, contexts))}")
+    measured = subject(model, numerics)
+    chosen = contexts or measured.default_contexts(tokens)
+    # What cannot be measured leaves the files of an earlier run as they are.
+    measured.check_room(chosen[-1], tokens)
     with (
         reporting(json_lines, subject="measurement") as report,
         contextlib.nullcontext() if csv is None else csv.open("w") as table,
     ):
-        walk_bench.decode(report, subject(model, numerics), chosen, tokens, table)
+        walk_bench.decode(report, measured, chosen, tokens, table)
 
 
 @app.command()
@@ -146,10 +149,10 @@ def prefill(
     json_lines: JsonLines = None,
 ) -> None:
     """Time prompts of some lengths, from an empty cache or at a depth."""
+    measured, chosen = subject(model, numerics), lengths or walk_bench.LENGTHS
+    measured.check_room(depth, max(chosen))
     with reporting(json_lines, subject="measurement") as report:
-        walk_bench.prefill(
-            report, subject(model, numerics), lengths or walk_bench.LENGTHS, depth, repeats
-        )
+        walk_bench.prefill(report, measured, chosen, depth, repeats)
 
 
 def subject(model: Path | None, numerics: Literal["official", "plain"]) -> walk_bench.Subject:
