@@ -1,8 +1,10 @@
 """Small models on disk, loaded, with their weights beside them: random ones, and a trained one."""
 
+import atexit
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 
@@ -38,7 +40,9 @@ FLOAT32 = Formats()
 def tiny_model(seed: int = 0, formats: Formats = FLOAT32, **overrides: Any) -> TinyModel:
     """Write a model once per test run; equal arguments give the same file."""
     config = tiny_config(**overrides)
-    path = Path(mkdtemp(prefix="dsv4-")) / "tiny.gguf"
+    folder = mkdtemp(prefix="dsv4-")
+    atexit.register(rmtree, folder, ignore_errors=True)
+    path = Path(folder) / "tiny.gguf"
     weights = random_weights(config, seed)
     write_model(path, config, weights, formats, make_vocabulary(config.vocab))
     return TinyModel(path, config, decoded_tensors(path))
