@@ -4,7 +4,7 @@ import gc
 import signal
 import time
 from collections.abc import Callable
-from threading import Event, Thread, Timer, get_ident
+from threading import Thread, Timer, get_ident
 from typing import Any
 
 import pytest
@@ -12,19 +12,7 @@ import pytest
 from cold import GREEDY, check_cold, load, random_prompt
 from mlx_dsv4 import Engine, Session
 from mlx_dsv4.errors import ClosedError, SlotError
-
-
-def stopped(engine: Engine) -> Callable[[], None]:
-    """Stop the engine between two steps; what lets it go on."""
-    entered, go = Event(), Event()
-
-    def wait() -> None:
-        entered.set()
-        assert go.wait(30)
-
-    Thread(target=engine._scheduler.call, args=(wait,)).start()
-    assert entered.wait(30)
-    return go.set
+from test_slots import hold_back
 
 
 def aside(work: Callable[[], Any]) -> tuple[Thread, list[Any]]:
@@ -55,7 +43,7 @@ def interrupt_soon() -> None:
 
 def test_a_session_does_not_take_the_slot_of_a_request_that_waits() -> None:
     with load(slots=1) as engine:
-        let_go = stopped(engine)
+        let_go = hold_back(engine).let_go
         request = engine.stream(random_prompt(20), GREEDY)
         thread, came = aside(engine.session)
         until_called(engine)
@@ -74,7 +62,7 @@ def test_what_waits_for_a_closed_session_does_not_run_in_the_next_one(tmp_path) 
     with load(slots=2) as engine:
         closed = engine.session()
         closed.generate(random_prompt(30, 1), GREEDY)
-        let_go = stopped(engine)
+        let_go = hold_back(engine).let_go
         last = closed.stream(random_prompt(20), GREEDY)
         saving, saved = aside(lambda: closed.save(tmp_path / "closed"))
         while engine._scheduler.counts()[1] < 2:
@@ -99,7 +87,7 @@ def test_what_waits_for_a_closed_session_does_not_run_in_the_next_one(tmp_path) 
 
 def test_a_session_that_nobody_got_gives_its_slot_back() -> None:
     with load(slots=1) as engine:
-        let_go = stopped(engine)
+        let_go = hold_back(engine).let_go
         interrupt_soon()
         with pytest.raises(KeyboardInterrupt):
             engine.session()
@@ -113,7 +101,7 @@ def test_a_session_that_nobody_got_gives_its_slot_back() -> None:
 def test_an_interrupted_save_is_given_up(tmp_path) -> None:
     with load(slots=1) as engine, engine.session() as session:
         session.generate(random_prompt(20), GREEDY)
-        let_go = stopped(engine)
+        let_go = hold_back(engine).let_go
         interrupt_soon()
         with pytest.raises(KeyboardInterrupt):
             session.save(tmp_path / "cache")
@@ -125,7 +113,7 @@ def test_an_interrupted_save_is_given_up(tmp_path) -> None:
 
 def test_closing_passes_over_what_was_interrupted(tmp_path) -> None:
     with load(slots=1) as engine, engine.session() as session:
-        let_go = stopped(engine)
+        let_go = hold_back(engine).let_go
         interrupt_soon()
         with pytest.raises(KeyboardInterrupt):
             session.save(tmp_path / "cache")

@@ -189,15 +189,20 @@ def test_another_models_files_are_passed_over(folder: Path) -> None:
             check_cold(other, result, GREEDY)
 
 
+def damage(folder: Path, n_tokens: int) -> None:
+    """Change bytes of the saved cache that has so many tokens."""
+    (path,) = [e.path for e in CacheStore(folder, 1 << 40).entries() if e.n_tokens == n_tokens]
+    with path.open("r+b") as file:
+        file.seek(-5, os.SEEK_END)
+        file.write(b"\xff\x00\xff")
+
+
 def test_a_damaged_file_is_removed_and_the_next_one_taken(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with load(store=folder) as engine:
         first = engine.generate(random_prompt(300), GREEDY)
-    (path,) = [e.path for e in CacheStore(folder, 1 << 40).entries() if e.n_tokens == 307]
-    with path.open("r+b") as file:
-        file.seek(-5, os.SEEK_END)
-        file.write(b"\xff\x00\xff")
+    damage(folder, 307)
     with load(store=folder) as engine:
         result = engine.generate([*first.prompt, *first.tokens, 5], GREEDY)
         assert (result.reuse.kind, result.reuse.tokens) == ("disk", 292)
@@ -224,10 +229,7 @@ def test_a_folder_that_cannot_be_written_still_serves(
 ) -> None:
     with load(store=folder) as engine:
         first = engine.generate(random_prompt(300), GREEDY)
-    (path,) = [e.path for e in CacheStore(folder, 1 << 40).entries() if e.n_tokens == 307]
-    with path.open("r+b") as file:
-        file.seek(-5, os.SEEK_END)
-        file.write(b"\xff\x00\xff")
+    damage(folder, 307)
 
     def read_only(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))

@@ -13,11 +13,12 @@ import numpy as np
 
 from mlx_dsv4 import DEMO_MODEL
 from mlx_dsv4.config import ModelConfig
-from mlx_dsv4.gguf import GGUFFile, dequantize
+from mlx_dsv4.gguf import GGUFFile
 from mlx_dsv4.gguf.tiny import Formats, random_weights, tiny_config, write_model
 from mlx_dsv4.gguf.vocabulary import make_vocabulary
 from mlx_dsv4.model import Model, Numerics, load_weights
 from mlx_dsv4.text import Tokenizer
+from tools.decoded_tensors import decoded_tensors
 
 
 @dataclass(frozen=True)
@@ -63,17 +64,6 @@ def demo_tokens(n: int) -> list[int]:
         tokenizer = Tokenizer.from_metadata(file.metadata)
     text = Path(__file__).with_name("demo_text.txt").read_text()
     return [tokenizer.bos_id, *tokenizer.encode(text)][:n]
-
-
-def decoded_tensors(path: Path) -> dict[str, np.ndarray]:
-    """What the tensors of a file stand for, by name."""
-    with GGUFFile(path) as file:
-        return {
-            name: file.raw(name).view(np.int32).reshape(info.shape).copy()
-            if info.format == "i32"
-            else dequantize(file.raw(name), info.format, info.shape)
-            for name, info in file.tensors.items()
-        }
 
 
 def random_tokens(config: ModelConfig, n: int, seed: int = 0) -> list[int]:

@@ -49,7 +49,8 @@ def prepared(config: ModelConfig, tmp_path_factory: pytest.TempPathFactory) -> P
 
 def run(prepared: Path, out: Path, **more: Any) -> dict[str, torch.Tensor]:
     with one_thread():
-        train(Run(prepared, out, "cpu", every=2, **more), SCHEDULE, say=lambda line: None)
+        options = {"every": 2} | more
+        train(Run(prepared, out, "cpu", **options), SCHEDULE, say=lambda line: None)
     path = out / "weights.pt"
     return torch.load(path, weights_only=True) if path.exists() else {}
 
@@ -116,6 +117,13 @@ def test_a_damaged_checkpoint_is_named(
     checkpoint.write_bytes(whole[: len(whole) // 2] if content is None else content)
     with pytest.raises(CheckpointError, match=r"checkpoint\.pt: must be a checkpoint"):
         run(prepared, tmp_path)
+
+
+def test_what_the_log_reads_teaches_nothing(prepared: Path, trained: Path, tmp_path: Path) -> None:
+    often = run(prepared, tmp_path, every=1)
+    whole = torch.load(trained / "weights.pt", weights_only=True)
+    for name, weights in whole.items():
+        assert torch.equal(often[name], weights), name
 
 
 def test_rows_depend_on_seed_and_step_alone(prepared: Path) -> None:

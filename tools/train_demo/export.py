@@ -7,10 +7,9 @@ import torch
 from numpy.typing import NDArray
 
 from mlx_dsv4.config import ModelConfig
-from mlx_dsv4.gguf.blocks import dequantize
 from mlx_dsv4.gguf.names import expected_tensors
-from mlx_dsv4.gguf.reader import GGUFFile
 from mlx_dsv4.gguf.tiny import Formats, write_model
+from tools.decoded_tensors import decoded_tensors
 from tools.train_demo.prepare import load_vocabulary
 from tools.transformers_model import translate, translate_back
 
@@ -26,20 +25,13 @@ def trained_weights(weights: Path, config: ModelConfig) -> dict[str, NDArray[np.
     """The arrays of a ``weights.pt`` under GGUF names, float32 or int32, in the file's order."""
     state = torch.load(weights, map_location="cpu", weights_only=True)
     arrays = translate_back({name: tensor.numpy() for name, tensor in state.items()})
-    types = {"ids": np.int32}
     return {
-        name: arrays[name].astype(types.get(spec.role, np.float32))
+        name: arrays[name].astype(np.int32 if spec.role == "ids" else np.float32)
         for name, spec in expected_tensors(config).items()
     }
 
 
 def stored_state(path: Path) -> dict[str, torch.Tensor]:
     """What a GGUF file keeps, decoded by the ``gguf`` package, under transformers' names."""
-    with GGUFFile(path) as file:
-        arrays = {
-            name: file.raw(name).view(np.int32).reshape(info.shape)
-            if info.format == "i32"
-            else dequantize(file.raw(name), info.format, info.shape)
-            for name, info in file.tensors.items()
-        }
-    return {name: torch.from_numpy(np.array(array)) for name, array in translate(arrays)}
+    decoded = translate(decoded_tensors(path))
+    return {name: torch.from_numpy(np.array(array)) for name, array in decoded}

@@ -126,6 +126,8 @@ def _cut_off(indexer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
 class ExpertBalance:
     """Keeps the scored experts equally busy by their biases, without a loss.
 
+    What is read without gradients, such as held-out text, does not count.
+
     Source: auxiliary-loss-free balancing of the DeepSeek-V3 report.
     """
 
@@ -146,6 +148,8 @@ class ExpertBalance:
         return busiest
 
     def _count(self, gate: Any, args: object, output: tuple[Tensor, ...]) -> None:
+        if not torch.is_grad_enabled():
+            return
         load = torch.bincount(output[2].flatten(), minlength=gate.num_experts)
         self._loads[gate] = self._loads.get(gate, 0) + load
 
