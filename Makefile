@@ -113,7 +113,7 @@ fuzz: $(VENV)/.tools
 	@$(BIN)/python -m fuzz.files --seed $(SEED) --seconds $$(($(SECONDS) * 2 / 3))
 
 soak: $(VENV)/.tools
-	@PYTHONPATH=tests/model:tests $(BIN)/python tests/engine/soak.py --seconds $(SECONDS) --seed $(SEED)
+	@PYTHONPATH=.:tests/model:tests $(BIN)/python tests/engine/soak.py --seconds $(SECONDS) --seed $(SEED)
 
 # Needs clang 19 for macOS; without it the script says what to install.
 wheel-macos: $(VENV)/.tools

@@ -11,11 +11,12 @@ from mlx_dsv4.engine import scheduler, session, slots
 from mlx_dsv4.engine.run import Run
 
 ROOT = Path(__file__).parents[2]
+PATHS = (".", "python", "tests/model", "tests")
 
 
 def test_clients_of_all_kinds_get_what_is_right() -> None:
     command = [sys.executable, str(ROOT / "tests/engine/soak.py"), "--seconds", "20"]
-    paths = [str(ROOT / folder) for folder in ("python", "tests/model", "tests")]
+    paths = [str(ROOT / folder) for folder in PATHS]
     done = subprocess.run(
         [*command, "--seed", "1"],
         env={"PYTHONPATH": ":".join(paths)},
@@ -66,7 +67,7 @@ def test_a_deadlock_ends_it_with_the_stacks_of_all_threads() -> None:
         "import soak; from mlx_dsv4.engine.stream import Mailbox; "
         "soak.SILENCE_SECONDS = 3; Mailbox.put = lambda self, item: None; soak.soak(30, 1)"
     )
-    paths = [str(ROOT / f) for f in ("python", "tests/model", "tests", "tests/engine")]
+    paths = [str(ROOT / folder) for folder in (*PATHS, "tests/engine")]
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={"PYTHONPATH": ":".join(paths)},
