@@ -1,4 +1,5 @@
 #include <atomic>
+#include <vector>
 
 #include "bind.h"
 #include "ceilings_cpu.h"
@@ -33,17 +34,33 @@ uint32_t read_all(const mx::array& words) {
   return sum;
 }
 
+void check_rounds(const char* op, int64_t rounds) {
+  if (rounds < 1) {
+    reject(op, "rounds must be at least 1; got ", rounds);
+  }
+}
+
 // Every thread's share is one piece.
 int64_t multiply_adds(int64_t rounds) {
-  if (rounds < 1) {
-    reject("multiply_adds", "rounds must be at least 1; got ", rounds);
-  }
+  check_rounds("multiply_adds", rounds);
   const CeilingKernels& kernels = cpu_kernels<CeilingKernels>();
   const int threads = num_threads();
   parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
     kernels.multiply_adds((end - begin) * rounds, 0.5f);
   });
   return threads * rounds * kernels.per_round;
+}
+
+int64_t widened_multiply_adds(int64_t rounds) {
+  check_rounds("widened_multiply_adds", rounds);
+  const CeilingKernels& kernels = cpu_kernels<CeilingKernels>();
+  const std::vector<uint16_t> halves(
+      kWidenedRounds * kernels.widened_per_round, 0x3f00);  // 0.5
+  const int threads = num_threads();
+  parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
+    kernels.widened_multiply_adds((end - begin) * rounds, halves.data());
+  });
+  return threads * rounds * kernels.widened_per_round;
 }
 
 }  // namespace
@@ -53,6 +70,11 @@ void bind_ceilings(nb::module_& m) {
   m.def(
       "multiply_adds",
       &multiply_adds,
+      "rounds"_a,
+      nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "widened_multiply_adds",
+      &widened_multiply_adds,
       "rounds"_a,
       nb::call_guard<nb::gil_scoped_release>());
 }

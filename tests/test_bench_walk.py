@@ -30,7 +30,8 @@ def test_decode_has_two_lines_and_a_row_for_each_context(tmp_path: Path) -> None
     path = tiny_model(ratios=(0, 4, 128), hash_layers=1).path
     options = ["--model", path, "--tokens", "3", "--json", figures, "--csv", table]
     output = invoke("decode", "7", "140", *options)
-    records = [json.loads(line) for line in figures.read_text().splitlines()]
+    machine, *records = [json.loads(line) for line in figures.read_text().splitlines()]
+    assert machine["read_gb_s"] > 0
     cases = ["pp7", "tg3 @ d7", "pp133 @ d7", "tg3 @ d140"]
     assert [record["case"] for record in records] == cases
     assert all(case in output for case in cases)
@@ -48,7 +49,7 @@ def test_decode_has_two_lines_and_a_row_for_each_context(tmp_path: Path) -> None
 def test_prefill_has_a_line_for_each_length(tmp_path: Path) -> None:
     figures = tmp_path / "figures.jsonl"
     invoke("prefill", "5", "130", "--depth", "9", "--repeats", "1", "--json", figures)
-    records = [json.loads(line) for line in figures.read_text().splitlines()]
+    _, *records = [json.loads(line) for line in figures.read_text().splitlines()]
     assert [record["case"] for record in records] == ["pp5 @ d9", "pp130 @ d9"]
     assert all(record["tokens_per_s"] > 0 and record["flops"] > 0 for record in records)
 

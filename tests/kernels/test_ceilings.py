@@ -1,5 +1,7 @@
 """The loops that measure what the CPU can do at most: they do what they say, and all of it."""
 
+from collections.abc import Callable
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -23,10 +25,11 @@ def test_every_word_is_read(isa: str, n_words: int) -> None:
         _ext.set_isa(best)
 
 
-def test_multiply_adds_grow_with_rounds_and_threads() -> None:
-    one = ops.multiply_adds(1)
+@pytest.mark.parametrize("count", [ops.multiply_adds, ops.widened_multiply_adds])
+def test_multiply_adds_grow_with_rounds_and_threads(count: Callable[[int], int]) -> None:
+    one = count(1)
     assert one % _ext.num_threads() == 0
-    assert ops.multiply_adds(7) == 7 * one
+    assert count(17) == 17 * one
 
 
 @pytest.mark.parametrize(
@@ -40,6 +43,7 @@ def test_what_cannot_be_read_is_refused(words: mx.array) -> None:
         ops.read_all(words)
 
 
-def test_rounds_below_one_are_refused() -> None:
-    with pytest.raises(ValueError, match="rounds must be at least 1; got 0"):
-        ops.multiply_adds(0)
+@pytest.mark.parametrize("count", [ops.multiply_adds, ops.widened_multiply_adds])
+def test_rounds_below_one_are_refused(count: Callable[[int], int]) -> None:
+    with pytest.raises(ValueError, match=rf"\[{count.__name__}\] rounds must be at least 1; got 0"):
+        count(0)

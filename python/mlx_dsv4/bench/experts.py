@@ -1,7 +1,8 @@
 """Routed experts at V4-Flash's widths, 6 of 64 experts per token.
 
 One token is bound by reading the blocks of its 6 experts once; many tokens by arithmetic:
-6 * T * k * K * F operations. 64 experts are more bytes than any cache holds.
+6 * T * k * K * F operations. 64 experts are more bytes than any cache holds. For one token in
+MXFP4, the same maths of mx ops beside it.
 """
 
 from itertools import cycle
@@ -10,7 +11,9 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_dsv4 import ops
-from mlx_dsv4.bench.harness import Report, time_us
+from mlx_dsv4.bench import composed
+from mlx_dsv4.bench.harness import Report
+from mlx_dsv4.bench.machine import time_us
 from mlx_dsv4.gguf.random_rows import random_rows
 
 EXPERTS, USED, DIM, HIDDEN, CLAMP = 64, 6, 4096, 2048, 10.0
@@ -47,14 +50,24 @@ def measure(
         ),
         repeats=16,
     )
+    case = f"{gate}/{down} T{n_tokens}"
+    n_flops = 6 * n_tokens * USED * DIM * HIDDEN
     chosen = np.mean([np.unique(choice).size for choice in choices])
     report(
         "experts",
-        f"{gate}/{down} T{n_tokens}",
+        case,
         samples,
         n_bytes=round(chosen * expert_bytes) + 8 * n_tokens * DIM,
-        n_flops=6 * n_tokens * USED * DIM * HIDDEN,
+        n_flops=n_flops,
     )
+    if formats == ("mxfp4", "mxfp4") and n_tokens == 1:
+        w_gate, w_up, w_down = (composed.from_mxfp4_blocks(matrix) for matrix in matrices)
+        mx.eval(w_gate, w_up, w_down)
+        samples = time_us(
+            lambda: composed.experts(x, next(calls), weights, w_gate, w_up, w_down, CLAMP),
+            repeats=3,
+        )
+        report("experts of mx ops", case, samples, n_bytes=USED * expert_bytes, n_flops=n_flops)
 
 
 def run(report: Report) -> None:

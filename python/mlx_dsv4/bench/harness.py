@@ -1,58 +1,25 @@
-"""Timing, ceilings and reports shared by the benchmarks.
+"""Timing and reports shared by the benchmarks.
 
-Figures mean something beside the machine's ceiling of the same run, so every report carries
-one: the bytes a call must move over the bandwidth measured in this process.
+A figure means something beside the machine's ceiling of the same run, so every report carries the
+nearer one: the bytes that a call must move over the bandwidth, or its operations over the rate,
+both measured in this process.
 """
 
 import json
 import platform
 import statistics
-import time
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any, TextIO
+from typing import TextIO
 
 import mlx.core as mx
 
 from mlx_dsv4 import ops
+from mlx_dsv4.bench.machine import ceilings as machine_ceilings
+from mlx_dsv4.bench.machine import device_name, eval_us, gflop_s, machine_words, read_gb_s
 
-
-def time_us(call: Callable[[], Any], *, repeats: int = 20, warmup: int = 3) -> list[float]:
-    """Microseconds of ``mx.eval(call())``, one sample per repeat, after warm-up calls."""
-    samples = []
-    for _ in range(repeats + warmup):
-        start = time.perf_counter_ns()
-        mx.eval(call())
-        samples.append((time.perf_counter_ns() - start) / 1e3)
-    return samples[warmup:]
-
-
-@cache
-def read_gb_s() -> float:
-    """Read bandwidth in GB/s of the device that the kernels run on."""
-    return _gpu_read_gb_s() if mx.default_device() == mx.gpu else _cpu_read_gb_s()
-
-
-def _cpu_read_gb_s() -> float:
-    """All threads load 512 MiB, more than any cache holds, with the kernels' instruction set."""
-    words = mx.ones(2**27, dtype=mx.uint32)
-    mx.eval(words)
-    return words.nbytes / min(time_us(lambda: ops.read_all(words))) / 1e3
-
-
-@cache
-def gflop_s() -> float:
-    """Float32 multiply-adds of the CPU in GFLOP/s: all threads in registers."""
-    samples = time_us(lambda: ops.multiply_adds(2**20))
-    return 2 * ops.multiply_adds(1) * 2**20 / min(samples) / 1e3
-
-
-def _gpu_read_gb_s() -> float:
-    """MLX's own maximum over 1 GiB."""
-    array = mx.ones(2**28)
-    mx.eval(array)
-    return array.nbytes / min(time_us(array.max)) / 1e3
+# Times that an op's own overhead rules are given in empty ops as well.
+FEW_EVALS = 10
 
 
 class Report:
@@ -103,6 +70,8 @@ class Report:
         if n_flops:
             line += f" {rate:7.1f} GFLOP/s"
             line += f" ({rate / peak:5.1%} of the peak)" if peak else ""
+        if ceilings is None and median < FEW_EVALS * eval_us():
+            line += f", {median / eval_us():.1f} empty ops"
         for key, value in (figures or {}).items():
             words = f"{value / 1e6:.1f} MB" if key.endswith("_bytes") else f"{value:.1f}"
             line += f", {words} {key.removesuffix('_bytes').replace('_per_s', '/s')}"
@@ -114,11 +83,23 @@ class Report:
             "us_min": round(min(samples), 2),
             "bytes": n_bytes,
             "flops": n_flops,
+            **({} if ceilings is not None else self._nearer(gb_s, rate, peak, median)),
             **({"peak_gflop_s": round(peak, 1)} if peak else {}),
             **{f"{kind}_gb_s": round(limit, 2) for kind, limit in limits.items()},
             **{f"{kind}_bytes": amount for kind, amount in (memory or {}).items()},
         }
         self._write(line, name, case, record)
+
+    @staticmethod
+    def _nearer(gb_s: float, rate: float, peak: float | None, median: float) -> dict[str, float]:
+        """The share of the nearer ceiling, and the time in empty ops."""
+        share = max(gb_s / read_gb_s(), rate / peak if peak else 0.0)
+        return {"ceiling_share": round(share, 4), "evals": round(median / eval_us(), 2)}
+
+    def machine(self) -> None:
+        """Report the machine's ceilings."""
+        known = machine_ceilings()
+        self._write(f"== {machine_words(known)}", "machine", "ceilings", known)
 
     def figures(self, name: str, case: str, words: str, figures: Mapping[str, object]) -> None:
         """Report what is no call of so many bytes.
@@ -152,10 +133,3 @@ class Report:
             "mlx": version("mlx"),
         }
         print(json.dumps(record), file=self._json_lines, flush=True)
-
-
-def device_name() -> str:
-    """The device that the kernels run on, as MLX names it."""
-    if mx.default_device() == mx.gpu:
-        return str(mx.device_info()["device_name"])
-    return "cpu"

@@ -12,7 +12,8 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_dsv4 import ops
-from mlx_dsv4.bench.harness import Report, time_us
+from mlx_dsv4.bench.harness import Report
+from mlx_dsv4.bench.machine import time_us
 from mlx_dsv4.gguf.blocks import PACKED
 from mlx_dsv4.gguf.random_rows import random_rows
 

@@ -6,7 +6,8 @@ Bound by reading the logits once: 1 KiB per token; at one token the launch domin
 import mlx.core as mx
 
 from mlx_dsv4 import ops
-from mlx_dsv4.bench.harness import Report, time_us
+from mlx_dsv4.bench.harness import Report
+from mlx_dsv4.bench.machine import time_us
 
 EXPERTS, USED = 256, 6
 

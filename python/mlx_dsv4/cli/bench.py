@@ -1,4 +1,4 @@
-"""``mlx-dsv4 bench``: kernels and caches beside the machine's ceiling, sessions of one model."""
+"""``mlx-dsv4 bench``: kernels, models, caches and sessions beside the machine's ceilings."""
 
 import contextlib
 import tempfile
@@ -13,7 +13,7 @@ from mlx_dsv4.bench import FAMILIES, run_family
 from mlx_dsv4.bench import cache as cache_bench
 from mlx_dsv4.bench import sessions as sessions_bench
 from mlx_dsv4.bench import walk as walk_bench
-from mlx_dsv4.bench.harness import Report, device_name, read_gb_s
+from mlx_dsv4.bench.harness import Report
 from mlx_dsv4.cli import options as cli_options
 from mlx_dsv4.config import V4_FLASH
 
@@ -46,7 +46,7 @@ def kernels(
     ] = None,
     json_lines: JsonLines = None,
 ) -> None:
-    """Time every kernel; each line says what share of the read bandwidth it reaches."""
+    """Time every kernel; each line says what share of the machine's ceilings it reaches."""
     chosen = families or list(FAMILIES)
     unknown = [family for family in chosen if family not in FAMILIES]
     if unknown:
@@ -54,7 +54,7 @@ def kernels(
             f"family must be one of {', '.join(FAMILIES)}; got {', '.join(unknown)}"
         )
     with reporting(json_lines, subject="kernel") as report:
-        typer.echo(f"device {device_name()}, read bandwidth {read_gb_s():.1f} GB/s")
+        report.machine()
         for family in chosen:
             typer.echo(f"== {family}")
             run_family(family, report)
@@ -129,6 +129,7 @@ def decode(
         reporting(json_lines, subject="measurement") as report,
         contextlib.nullcontext() if csv is None else csv.open("w") as table,
     ):
+        report.machine()
         walk_bench.decode(report, measured, chosen, tokens, table)
 
 
@@ -152,16 +153,14 @@ def prefill(
     measured, chosen = subject(model, numerics), lengths or walk_bench.LENGTHS
     measured.check_room(depth, max(chosen))
     with reporting(json_lines, subject="measurement") as report:
+        report.machine()
         walk_bench.prefill(report, measured, chosen, depth, repeats)
 
 
 def subject(model: Path | None, numerics: Literal["official", "plain"]) -> walk_bench.Subject:
-    """The model to measure; says which it is, and what the machine can do."""
+    """The model to measure; says which it is."""
     path = model or DEMO_MODEL
-    typer.echo(
-        f"== {path.name}, device {device_name()}, read bandwidth {read_gb_s():.1f} GB/s, "
-        f"{numerics} numerics"
-    )
+    typer.echo(f"== {path.name}, {numerics} numerics")
     return walk_bench.Subject.load(path, numerics)
 
 
@@ -181,5 +180,6 @@ def sessions(
     """Time sessions that share a model: 1 to 8 decoding at once, one beside a cold prompt."""
     path = model or DEMO_MODEL
     with reporting(json_lines, subject="measurement") as report:
-        typer.echo(f"== {path.name}, device {device_name()}")
+        typer.echo(f"== {path.name}")
+        report.machine()
         sessions_bench.run(report, path)

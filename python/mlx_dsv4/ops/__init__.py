@@ -14,6 +14,7 @@ from mlx_dsv4.ops.machine import (
     kernel_device,
     multiply_adds,
     read_all,
+    widened_multiply_adds,
 )
 from mlx_dsv4.ops.matmul import embed, matmul
 from mlx_dsv4.ops.memory import MappedFile, data_pointer, host_bytes, uninitialized
@@ -47,6 +48,7 @@ __all__ = [
     "route_hashed",
     "route_scored",
     "uninitialized",
+    "widened_multiply_adds",
     "window_rows",
     "window_write",
 ]

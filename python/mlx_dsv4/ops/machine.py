@@ -62,6 +62,21 @@ def multiply_adds(rounds: int) -> int:
     return _ext.multiply_adds(rounds)
 
 
+def widened_multiply_adds(rounds: int) -> int:
+    """The same with bfloat16 factors, as kernels meet them: loaded, widened, used once.
+
+    Args:
+        rounds: Of independent multiply-adds on each thread, with float32 sums.
+
+    Returns:
+        Multiply-adds done, of one lane each.
+
+    Raises:
+        ValueError: ``rounds`` is below 1.
+    """
+    return _ext.widened_multiply_adds(rounds)
+
+
 def kernel_device(choice: DeviceChoice = "auto") -> mx.Device:
     """The device to run kernels on.
 
