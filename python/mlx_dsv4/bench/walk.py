@@ -6,7 +6,7 @@ reads on.
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -15,6 +15,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_dsv4.bench.harness import Report
+from mlx_dsv4.bench.profile import STEPS, Step, profile
 from mlx_dsv4.bench.work import Work, row_work, weight_work
 from mlx_dsv4.cache import Cache
 from mlx_dsv4.errors import PlanError
@@ -26,7 +27,11 @@ LENGTHS = (128, 512, 2048)
 DECODED_TOKENS = 64
 # A call of more would need scratch memory in proportion.
 MOST_TOKENS_A_CALL = 2048
+# Steps of a profile, rounded up.
+PROFILED_TOKENS = 4 * STEPS
 CSV_COLUMNS = "ctx_tokens,prefill_tokens,prefill_tps,gen_tokens,gen_tps,kvcache_bytes"
+
+Watch = Callable[[mx.array, Cache], None]  # the last token's state
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +109,30 @@ class Subject:
 
 
 def decode(
-    report: Report, subject: Subject, contexts: Sequence[int], n: int, csv: TextIO | None = None
+    report: Report,
+    subject: Subject,
+    contexts: Sequence[int],
+    n: int,
+    csv: TextIO | None = None,
+    *,
+    profiled: bool = False,
 ) -> None:
-    """Walk the contexts; two lines for each, and one of the CSV file."""
+    """Walk the contexts; two lines for each, and one of the CSV file.
+
+    ``profiled`` adds a line for each kernel; see :func:`mlx_dsv4.bench.profile.profile`.
+    """
     if csv is not None:
         print(CSV_COLUMNS, file=csv)
-    for frontier in walk(subject, contexts, n):
+
+    def watch(state: mx.array, cache: Cache) -> None:
+        token = likeliest(subject.model, state)
+        mx.eval(token)
+        case = f"@ d{cache.position}"
+        profile(
+            report, case, len(subject.model.config.ratios), stepper(subject.model, token, cache)
+        )
+
+    for frontier in walk(subject, contexts, n, watch if profiled else None):
         depth = frontier.context - frontier.read
         at = f" @ d{depth}" if depth else ""
         report.figures(
@@ -134,23 +157,29 @@ def decode(
             print(frontier.csv, file=csv, flush=True)
 
 
-def walk(subject: Subject, contexts: Sequence[int], n: int) -> Iterator[Frontier]:
+def walk(
+    subject: Subject, contexts: Sequence[int], n: int, watch: Watch | None = None
+) -> Iterator[Frontier]:
     """Read to each context, decode ``n`` tokens there, go back.
 
     Args:
         subject: The model.
         contexts: Tokens, growing.
         n: Tokens to decode.
+        watch: Called at each context, after that; may move the cache by :data:`PROFILED_TOKENS`.
     """
     model, at = subject.model, 0
     prompt = subject.prompt(contexts[-1])
-    cache = model.make_cache(contexts[-1] + n)
+    cache = model.make_cache(contexts[-1] + max(n, PROFILED_TOKENS if watch else 0))
     read(model, prompt[:5], model.make_cache(8))  # what a first call sets up
     for context in contexts:
         state, us = read(model, prompt[at:context], cache)
         snapshot = cache.snapshot()
         steps = decode_us(model, state, cache, n)
         cache.restore(snapshot)
+        if watch is not None:
+            watch(state, cache)
+            cache.restore(snapshot)
         bytes_there = model.plan_cache(context + n).n_bytes
         yield Frontier(context, context - at, us, n, steps, bytes_there)
         at = context
@@ -175,6 +204,18 @@ def decode_us(model: Model, state: mx.array, cache: Cache, n: int) -> list[float
         mx.eval(token)
         samples.append((time.perf_counter() - begun) * 1e6)
     return samples
+
+
+def stepper(model: Model, token: mx.array, cache: Cache) -> Step:
+    """Goes on from a token greedily, one token a call."""
+    last = token
+
+    def step() -> mx.array:
+        nonlocal last
+        last = likeliest(model, model.step(last, cache))
+        return last
+
+    return step
 
 
 def likeliest(model: Model, state: mx.array) -> mx.array:

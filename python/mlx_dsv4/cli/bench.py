@@ -116,21 +116,26 @@ def decode(
     csv: Annotated[
         Path | None, typer.Option(help=f"Also write {walk_bench.CSV_COLUMNS} here.")
     ] = None,
+    profiled: Annotated[
+        bool,
+        typer.Option("--profile", help="Also say where the time goes, kernel by kernel."),
+    ] = False,
     json_lines: JsonLines = None,
 ) -> None:
     """Read a prompt up to each context and decode there: tokens per second over context."""
     if contexts and contexts != sorted(set(contexts)):
         raise typer.BadParameter(f"contexts must grow; got {' '.join(map(str, contexts))}")
     measured = subject(model, numerics)
-    chosen = contexts or measured.default_contexts(tokens)
+    steps = max(tokens, walk_bench.PROFILED_TOKENS) if profiled else tokens
+    chosen = contexts or measured.default_contexts(steps)
     # What cannot be measured leaves the files of an earlier run as they are.
-    measured.check_room(chosen[-1], tokens)
+    measured.check_room(chosen[-1], steps)
     with (
         reporting(json_lines, subject="measurement") as report,
         contextlib.nullcontext() if csv is None else csv.open("w") as table,
     ):
         report.machine()
-        walk_bench.decode(report, measured, chosen, tokens, table)
+        walk_bench.decode(report, measured, chosen, tokens, table, profiled=profiled)
 
 
 @app.command()
