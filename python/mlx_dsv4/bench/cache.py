@@ -119,14 +119,19 @@ class Held:
 def full_cache(plan: CachePlan) -> Cache:
     """A cache at its capacity, filled with noise, with nothing in flight."""
     cache = Cache(plan)
-    with cache.step(plan.capacity_tokens):
-        for memory in memory_of(cache, plan.capacity_tokens):
-            flat = memory.reshape(-1)
-            for first in range(0, flat.nbytes, NOISE.nbytes):
-                piece = flat[first : first + NOISE.nbytes]
-                piece[:] = NOISE[: piece.nbytes]
-    mx.eval(cache.handles())
+    fill(cache, plan.capacity_tokens, NOISE)
     return cache
+
+
+def fill(cache: Cache, n_tokens: int, noise: Bytes) -> None:
+    """Append tokens of no model to an empty cache: ``noise`` over and over."""
+    with cache.step(n_tokens):
+        for memory in memory_of(cache, n_tokens):
+            flat = memory.reshape(-1)
+            for first in range(0, flat.nbytes, noise.nbytes):
+                piece = flat[first : first + noise.nbytes]
+                piece[:] = noise[: piece.nbytes]
+    mx.eval(cache.handles())
 
 
 def memory_of(cache: Cache, position: int | None = None) -> list[Bytes]:
