@@ -39,7 +39,8 @@ MSL_INLINE T reduce_simdgroup(T value) {
 #pragma clang loop unroll(full)
   for (uint step = kLanes / 2; step > 0; step /= 2) {
     const T other = from_lane(value, lane_id() ^ step);
-    value = lane_id() & step ? Operation::apply(other, value) : Operation::apply(value, other);
+    value = lane_id() & step ? Operation::apply(other, value)
+                             : Operation::apply(value, other);
   }
   return value;
 }

@@ -38,7 +38,7 @@ MSL_INLINE T from_uints(uint x, uint y, uint z) {
   }
 }
 
-#define MSL_REGISTERS(name) \
+#define MSL_REGISTERS(name)                                             \
   __nvvm_read_ptx_sreg_##name##_x(), __nvvm_read_ptx_sreg_##name##_y(), \
       __nvvm_read_ptx_sreg_##name##_z()
 
@@ -155,11 +155,11 @@ struct Table {
 // Code for 1024 threads spills registers; a kernel that needs so many says it.
 #define MSL_THREADS(max_threads) ((max_threads) ? (max_threads) : 512)
 
-#define MSL_REGISTER(id, symbol, name, params, max_threads, where, ...)                \
-  extern "C" __attribute__((global, launch_bounds(MSL_THREADS(max_threads))))          \
-  void msl_kernel_##symbol(const msl_cuda_launch launch) {                                          \
-    ::metal::_msl::Entry<decltype(__VA_ARGS__), __VA_ARGS__, params>::run(launch);     \
-  }                                                                                    \
-  extern "C" __attribute__((device, used))::metal::_msl::Table<             \
-      sizeof(params) / sizeof(params[0])>                                              \
+#define MSL_REGISTER(id, symbol, name, params, max_threads, where, ...)            \
+  extern "C" __attribute__((global, launch_bounds(MSL_THREADS(max_threads)))) void \
+  msl_kernel_##symbol(const msl_cuda_launch launch) {                              \
+    ::metal::_msl::Entry<decltype(__VA_ARGS__), __VA_ARGS__, params>::run(launch); \
+  }                                                                                \
+  extern "C" __attribute__((                                                       \
+      device, used)) ::metal::_msl::Table<sizeof(params) / sizeof(params[0])>      \
       msl_table_##symbol{params, MSL_THREADS(max_threads)};

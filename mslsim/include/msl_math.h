@@ -75,29 +75,33 @@ MSL_BINARY(step, y < x ? 0.0f : 1.0f)
 MSL_BINARY(divide, x / y)
 #undef MSL_BINARY
 
-#define MSL_FLOATING(T)                                                             \
-  MSL_INLINE T fma(T a, T b, T c) {                                                 \
-    return T(__builtin_fmaf(float(a), float(b), float(c)));                         \
-  }                                                                                 \
-  MSL_INLINE T clamp(T x, T low, T high) { return min(max(x, low), high); }         \
-  MSL_INLINE T mix(T a, T b, T t) { return T(a + T(T(b - a) * t)); }                \
-  MSL_INLINE T ldexp(T x, int e) { return T(MSL_FLOAT_FUNCTION(ldexp)(float(x), e)); }       \
-  MSL_INLINE T select(T a, T b, bool second) { return second ? b : a; }             \
-  MSL_INLINE T min3(T a, T b, T c) { return min(a, min(b, c)); }                    \
-  MSL_INLINE T max3(T a, T b, T c) { return max(a, max(b, c)); }                    \
-  MSL_INLINE T median3(T a, T b, T c) { return max(min(a, b), min(max(a, b), c)); } \
-  MSL_INLINE bool isnan(T x) { return x != x; }                                     \
-  MSL_INLINE bool isinf(T x) { return __builtin_isinf(float(x)); }                  \
-  MSL_INLINE bool isfinite(T x) { return __builtin_isfinite(float(x)); }            \
-  MSL_INLINE bool isnormal(T x) { return __builtin_isnormal(float(x)); }            \
+#define MSL_FLOATING(T)                                                                \
+  MSL_INLINE T fma(T a, T b, T c) {                                                    \
+    return T(__builtin_fmaf(float(a), float(b), float(c)));                            \
+  }                                                                                    \
+  MSL_INLINE T clamp(T x, T low, T high) { return min(max(x, low), high); }            \
+  MSL_INLINE T mix(T a, T b, T t) { return T(a + T(T(b - a) * t)); }                   \
+  MSL_INLINE T ldexp(T x, int e) { return T(MSL_FLOAT_FUNCTION(ldexp)(float(x), e)); } \
+  MSL_INLINE T select(T a, T b, bool second) { return second ? b : a; }                \
+  MSL_INLINE T min3(T a, T b, T c) { return min(a, min(b, c)); }                       \
+  MSL_INLINE T max3(T a, T b, T c) { return max(a, max(b, c)); }                       \
+  MSL_INLINE T median3(T a, T b, T c) { return max(min(a, b), min(max(a, b), c)); }    \
+  MSL_INLINE bool isnan(T x) { return x != x; }                                        \
+  MSL_INLINE bool isinf(T x) { return __builtin_isinf(float(x)); }                     \
+  MSL_INLINE bool isfinite(T x) { return __builtin_isfinite(float(x)); }               \
+  MSL_INLINE bool isnormal(T x) { return __builtin_isnormal(float(x)); }               \
   MSL_INLINE bool signbit(T x) { return __builtin_signbit(float(x)) != 0; }
 MSL_FLOATING(float)
 MSL_FLOATING(half)
 #undef MSL_FLOATING
 
-MSL_INLINE float nextafter(float x, float y) { return MSL_FLOAT_FUNCTION(nextafter)(x, y); }
+MSL_INLINE float nextafter(float x, float y) {
+  return MSL_FLOAT_FUNCTION(nextafter)(x, y);
+}
 MSL_INLINE float frexp(float x, int& e) { return MSL_FLOAT_FUNCTION(frexp)(x, &e); }
-MSL_INLINE float modf(float x, float& whole) { return MSL_FLOAT_FUNCTION(modf)(x, &whole); }
+MSL_INLINE float modf(float x, float& whole) {
+  return MSL_FLOAT_FUNCTION(modf)(x, &whole);
+}
 MSL_INLINE int ilogb(float x) { return MSL_FLOAT_FUNCTION(ilogb)(x); }
 MSL_INLINE float sincos(float x, float& cosine) {
   cosine = MSL_FLOAT_FUNCTION(cos)(x);

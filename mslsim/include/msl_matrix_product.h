@@ -34,8 +34,8 @@ MSL_UNCHECKED inline void multiply_deposited(
 
 MSL_INLINE void multiply_accumulate(const LaneOperands& mine, float* sums) {
   msl_thread* thread = __msl_cur;
-  const unsigned char* products = __msl_collective(
-      thread, &mine, sizeof(mine), kLanes, &multiply_deposited, nullptr);
+  const unsigned char* products =
+      __msl_collective(thread, &mine, sizeof(mine), kLanes, &multiply_deposited, nullptr);
   __builtin_memcpy(sums, products + thread->lane * kSlotBytes, 2 * sizeof(float));
 }
 

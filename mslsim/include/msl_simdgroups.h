@@ -61,18 +61,18 @@ struct crosses_lanes<vec<T, N>> : crosses_lanes<T> {};
       class T = _msl::plain_t<A>, \
       enable_if_t<_msl::crosses_lanes<T>::value, int> = 0>
 
-#define MSL_REDUCTION(PREFIX, T, A, name, Operation)                                   \
-  PREFIX() MSL_INLINE T simd_##name(A value) {                                         \
-    return _msl::reduce_simdgroup<T, _msl::Operation>(value);                          \
-  }                                                                                    \
-  PREFIX() MSL_INLINE T quad_##name(A value) {                                         \
-    return _msl::reduce_quadgroup<T, _msl::Operation>(value);                          \
+#define MSL_REDUCTION(PREFIX, T, A, name, Operation)          \
+  PREFIX() MSL_INLINE T simd_##name(A value) {                \
+    return _msl::reduce_simdgroup<T, _msl::Operation>(value); \
+  }                                                           \
+  PREFIX() MSL_INLINE T quad_##name(A value) {                \
+    return _msl::reduce_quadgroup<T, _msl::Operation>(value); \
   }
-#define MSL_SCAN(T, group, scope, name, Operation, identity)             \
-  MSL_INLINE T group##_prefix_inclusive_##name(T value) {                \
+#define MSL_SCAN(T, group, scope, name, Operation, identity)                \
+  MSL_INLINE T group##_prefix_inclusive_##name(T value) {                   \
     return _msl::prefix<T, _msl::Operation, identity, true>(value, scope);  \
-  }                                                                      \
-  MSL_INLINE T group##_prefix_exclusive_##name(T value) {                \
+  }                                                                         \
+  MSL_INLINE T group##_prefix_exclusive_##name(T value) {                   \
     return _msl::prefix<T, _msl::Operation, identity, false>(value, scope); \
   }
 #define MSL_ARITHMETIC(T)                              \
