@@ -76,24 +76,32 @@ def packed_name(source: str, name: str, architecture: str = ARCHITECTURE) -> str
 
 def compile_cubin(source: str, name: str, architecture: str, target: Path) -> None:
     """Makes a cubin."""
+    with publish(target) as partial:
+        ptx = partial.with_suffix(".ptx")
+        try:
+            compile_ptx(source, name, ptx)
+            run([toolkit().ptxas, f"-arch={architecture}", *PTXAS, ptx, "-o", partial])
+        finally:
+            ptx.unlink(missing_ok=True)
+
+
+def compile_ptx(source: str, name: str, target: Path) -> None:
+    """Makes PTX, the assembly that ptxas reads."""
     tools = toolkit()
     try:
         rewritten = rewrite(tools.compiler.preprocess(source, name, []))
     except MslSyntaxError as error:
         raise ShaderError(str(error)) from error
-    with publish(target) as partial:
-        unit, ptx = partial.with_suffix(".cu"), partial.with_suffix(".ptx")
-        try:
-            unit.write_text(f'{DEVICE}#include "{INCLUDE}/msl_library.h"\n{rewritten.text}\n')
-            tools.compiler.run(
-                *PTX,
-                *("-Xclang", "-mlink-builtin-bitcode", "-Xclang", str(tools.libdevice)),
-                *("-S", "-o", str(ptx), str(unit)),
-            )
-            run([tools.ptxas, f"-arch={architecture}", *PTXAS, ptx, "-o", partial])
-        finally:
-            unit.unlink(missing_ok=True)
-            ptx.unlink(missing_ok=True)
+    unit = target.with_suffix(".cu")
+    try:
+        unit.write_text(f'{DEVICE}#include "{INCLUDE}/msl_library.h"\n{rewritten.text}\n')
+        tools.compiler.run(
+            *PTX,
+            *("-Xclang", "-mlink-builtin-bitcode", "-Xclang", str(tools.libdevice)),
+            *("-S", "-o", str(target), str(unit)),
+        )
+    finally:
+        unit.unlink(missing_ok=True)
 
 
 def kernels_in(path: Path) -> list[str]:

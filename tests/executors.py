@@ -5,6 +5,7 @@ kernels on the simulator in its fast mode, ``sim-check`` with every check that i
 line coverage; ``cuda`` runs them on an NVIDIA GPU, ``metal`` on the GPU of a Mac.
 """
 
+import os
 import platform
 import sys
 import zlib
@@ -25,7 +26,8 @@ from mlx_dsv4 import _ext, ops
 
 ORDERS = ("forward", "reverse", "random")
 SIMULATORS = ("sim", "sim-check")
-SHADERS = Path(__file__).parents[1] / "metal"
+ROOT = Path(__file__).parents[1]
+SHADERS = ROOT / "metal"
 HAS_SIMULATOR = find_spec("mlx_dsv4._sim") is not None
 # Its threads switch stacks in x86-64 assembly.
 NEEDS_SIMULATOR = sys.platform == "linux" and platform.machine() == "x86_64"
@@ -56,7 +58,6 @@ class SimulatedExtension:
 
         self.controls: Any = import_module("mlx_dsv4._sim")
         self.shaders: Path | None = None
-        self.compiled: set[str] = set()  # names of libraries
         self._kernels = Executor(self.controls)
         self.controls.set_compiler(self._compile)
 
@@ -66,7 +67,6 @@ class SimulatedExtension:
     def _compile(self, name: str, source: str, mode: str) -> str:
         from mslsim.executor import compile_source
 
-        self.compiled.add(name)
         family, text, instantiation = split_library(source)
         if not family:
             path: str = compile_source(name, source, mode)
@@ -75,9 +75,17 @@ class SimulatedExtension:
                 text = flatten(self.shaders / f"{family}.metal")
             if mode == "cuda":
                 path = str(family_cubin(family, text))
+                note_launched(name)
             else:
                 path = compile_source(name, text + instantiation, mode)
         return path
+
+
+def note_launched(library: str) -> None:
+    """Adds the kernel of a library to the file that DSV4_LAUNCHED names, for reports of runs."""
+    if listed := os.environ.get("DSV4_LAUNCHED"):
+        with Path(listed).open("a") as file:
+            file.write(library.removeprefix("mlx_dsv4_").rpartition("_")[0] + "\n")
 
 
 @cache

@@ -43,10 +43,10 @@ MSL_LIBRARY(ceil)
 MSL_LIBRARY(trunc)
 MSL_LIBRARY(round)
 MSL_LIBRARY(rint)
-MSL_LIBRARY(sqrt)
 MSL_LIBRARY(fabs)
 #undef MSL_LIBRARY
 MSL_UNARY(abs, __builtin_fabsf(x))
+MSL_UNARY(sqrt, __builtin_sqrtf(x))  // libdevice has one that is not exact
 MSL_UNARY(rsqrt, 1.0f / __builtin_sqrtf(x))
 MSL_UNARY(fract, x - MSL_FLOAT_FUNCTION(floor)(x))
 MSL_UNARY(sign, x > 0 ? 1.0f : x < 0 ? -1.0f : x == 0 ? x : 0.0f)
