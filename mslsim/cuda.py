@@ -34,7 +34,10 @@ PTX = (
     *PLAIN_MESSAGES,
 )
 PTXAS = ("-lineinfo", "--fmad=false")
-DEVICE = "#pragma clang force_cuda_host_device begin\n"
+# Every function runs on the device.
+LIBRARY = f"""#pragma clang force_cuda_host_device begin
+#include "{INCLUDE}/msl_library.h"
+"""
 TABLE = re.compile(r"\bmsl_table_(\w+)")
 
 
@@ -94,7 +97,7 @@ def compile_ptx(source: str, name: str, target: Path) -> None:
         raise ShaderError(str(error)) from error
     unit = target.with_suffix(".cu")
     try:
-        unit.write_text(f'{DEVICE}#include "{INCLUDE}/msl_library.h"\n{rewritten.text}\n')
+        unit.write_text(f"{LIBRARY}{rewritten.text}\n")
         tools.compiler.run(
             *PTX,
             *("-Xclang", "-mlink-builtin-bitcode", "-Xclang", str(tools.libdevice)),

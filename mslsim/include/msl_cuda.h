@@ -22,14 +22,11 @@ struct msl_cuda_param {
 };
 
 #ifdef __CUDA__
+#include "msl_types.h"
 extern "C" {
-inline __attribute__((always_inline)) void __msl_threadgroup_barrier(msl_u32) {
-  __syncthreads();
-}
-inline __attribute__((always_inline)) void __msl_simdgroup_barrier(msl_u32) {
-  __nvvm_bar_warp_sync(0xffffffffu);
-}
-inline __attribute__((always_inline)) void __msl_spin() {}
+MSL_INLINE void __msl_threadgroup_barrier(msl_u32) { __syncthreads(); }
+MSL_INLINE void __msl_simdgroup_barrier(msl_u32) { __nvvm_bar_warp_sync(0xffffffffu); }
+MSL_INLINE void __msl_spin() {}
 }
 #endif
 #endif

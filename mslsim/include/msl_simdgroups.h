@@ -12,12 +12,12 @@ constexpr uint kLanes = 32;
 constexpr uint kQuad = 4;
 constexpr uint kKeepOwn = 64;  // the source of a shuffle that moves nothing
 
-#define MSL_OPERATION(Name, VALUE) \
-  struct Name {                    \
-    template <class T>             \
-    static T apply(T a, T b) {     \
-      return T(VALUE);             \
-    }                              \
+#define MSL_OPERATION(Name, VALUE)          \
+  struct Name {                             \
+    template <class T>                      \
+    MSL_NO_LINES static T apply(T a, T b) { \
+      return T(VALUE);                      \
+    }                                       \
   };
 MSL_OPERATION(Sum, a + b)
 MSL_OPERATION(Product, a* b)

@@ -105,10 +105,16 @@ template [[host_name("f_int")]] [[kernel]] decltype(f<int>) f<int>;
     assert ".maxntid 512" in ptx("x[i] = 1;", tmp_path)
 
 
-def test_machine_code_names_the_lines_of_the_shader() -> None:
-    path = cubin(KERNEL.format(type="float", body="x[i] = 1;"), "lines.metal")
+def test_machine_code_names_the_lines_of_the_shader(tmp_path: Path) -> None:
+    source = KERNEL.format(type="bfloat", body="x[i] = bfloat(float4(simd_sum(float(x[i]))).y);")
+    path = cubin(source, "lines.metal")
     assert b"lines.metal" in path.read_bytes()
     assert kernels_in(path) == ["compute"]
+    compile_ptx(source, "lines.metal", tmp_path / "lines.ptx")
+    text = (tmp_path / "lines.ptx").read_text()
+    files = dict(re.findall(r'\.file\s+(\d+) "(.*?)"', text))
+    located = {files[number] for number in re.findall(r"\.loc\s+(\d+) ", text)}
+    assert {Path(file).name for file in located} == {"lines.metal"}
 
 
 def test_messages_name_the_line_of_the_shader(tmp_path: Path) -> None:
