@@ -16,7 +16,14 @@ from functools import cache
 from pathlib import Path
 
 from mslsim.cache import digest, folder, own_digest, publish
-from mslsim.compiler import CLANGS, INCLUDE, PLAIN_MESSAGES, Compiler, first_errors, installed_compilers
+from mslsim.compiler import (
+    CLANGS,
+    INCLUDE,
+    PLAIN_MESSAGES,
+    Compiler,
+    first_errors,
+    installed_compilers,
+)
 from mslsim.errors import ShaderError
 from mslsim.rewriter import MslSyntaxError, rewrite
 

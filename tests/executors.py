@@ -58,6 +58,7 @@ class SimulatedExtension:
 
         self.controls: Any = import_module("mlx_dsv4._sim")
         self.shaders: Path | None = None
+        self.libraries: set[str] = set()  # names of those that were asked for
         self._kernels = Executor(self.controls)
         self.controls.set_compiler(self._compile)
 
@@ -67,6 +68,7 @@ class SimulatedExtension:
     def _compile(self, name: str, source: str, mode: str) -> str:
         from mslsim.executor import compile_source
 
+        self.libraries.add(name)
         family, text, instantiation = split_library(source)
         if not family:
             path: str = compile_source(name, source, mode)
@@ -75,17 +77,22 @@ class SimulatedExtension:
                 text = flatten(self.shaders / f"{family}.metal")
             if mode == "cuda":
                 path = str(family_cubin(family, text))
-                note_launched(name)
+                note_launched(kernel_of(name))
             else:
                 path = compile_source(name, text + instantiation, mode)
         return path
 
 
-def note_launched(library: str) -> None:
-    """Adds the kernel of a library to the file that DSV4_LAUNCHED names, for reports of runs."""
+def kernel_of(library: str) -> str:
+    """The kernel that a library was asked for; its name ends with a hash of the source."""
+    return library.removeprefix("mlx_dsv4_").rpartition("_")[0]
+
+
+def note_launched(kernel: str) -> None:
+    """Adds a kernel to the file that DSV4_LAUNCHED names, for reports of runs."""
     if listed := os.environ.get("DSV4_LAUNCHED"):
         with Path(listed).open("a") as file:
-            file.write(library.removeprefix("mlx_dsv4_").rpartition("_")[0] + "\n")
+            file.write(f"{kernel}\n")
 
 
 @cache

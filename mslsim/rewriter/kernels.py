@@ -63,8 +63,8 @@ class Kernel:
         parameters: In order.
         table: Name of the binding table.
         template_arguments: How many it takes, at least and at most; None if it is no template.
-        max_threads: Constant expression for the threads of a threadgroup; "0" where not limited, or where the
-            limit depends on template arguments.
+        max_threads: Constant expression for the threads of a threadgroup; "0" where not limited, or
+            where the limit depends on template arguments.
         where: file:line.
     """
 

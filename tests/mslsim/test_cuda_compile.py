@@ -11,14 +11,17 @@ import mslsim.cuda
 from cuda_kernels import families, family_cubin, more_kernels
 from cuda_toolkit import needs_toolkit
 from embed_metal import shader_source
-from executors import SHADERS
+from executors import SHADERS, kernel_of, simulated_extension
 from mslsim.cuda import compile_ptx, cubin, kernels_in, packed_name
 from mslsim.errors import ShaderError
 
 pytestmark = [pytest.mark.simulated, needs_toolkit]
 
+OURS = "mlx_dsv4_"
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
-KERNEL = HEAD + """
+KERNEL = (
+    HEAD
+    + """
 kernel void compute(
     device {type}* x [[buffer(0)]],
     uint i [[thread_position_in_grid]],
@@ -27,6 +30,7 @@ kernel void compute(
   {body}
 }}
 """
+)
 
 
 def ptx(body: str, folder: Path, type: str = "float") -> str:
@@ -58,6 +62,13 @@ def test_every_kernel_of_every_family_is_compiled() -> None:
         plain = set(re.findall(r"void (\w+)\(", (SHADERS / f"{family}.metal").read_text()))
         assert kernels - plain >= ahead - plain
         assert machine(path) == 90
+
+
+def test_every_kernel_that_a_test_runs_has_a_cubin() -> None:
+    """Else it is one more line of tests/cuda_kernels.txt."""
+    asked = {kernel_of(library) for library in simulated_extension().libraries if OURS in library}
+    listed = {name for family in families() for name in kernels_in(family_cubin(family))}
+    assert asked - listed == set()
 
 
 def test_other_architectures() -> None:
@@ -94,11 +105,14 @@ def test_a_simdgroup_is_a_warp_and_a_threadgroup_a_block(tmp_path: Path) -> None
 
 
 def test_threads_of_a_threadgroup_are_limited_as_the_kernel_says(tmp_path: Path) -> None:
-    source = HEAD + """
+    source = (
+        HEAD
+        + """
 template <typename T> [[kernel, max_total_threads_per_threadgroup(96)]]
 void f(device T* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { x[i] = T(1); }
 template [[host_name("f_int")]] [[kernel]] decltype(f<int>) f<int>;
 """
+    )
     target = tmp_path / "f.ptx"
     compile_ptx(source, "f.metal", target)
     assert ".maxntid 96" in target.read_text()
@@ -120,7 +134,9 @@ def test_machine_code_names_the_lines_of_the_shader(tmp_path: Path) -> None:
 def test_messages_name_the_line_of_the_shader(tmp_path: Path) -> None:
     with pytest.raises(ShaderError, match=r"compute.metal:9: error: .*unknown_name"):
         ptx("x[i] = unknown_name;", tmp_path)
-    with pytest.raises(ShaderError, match=r"f.metal:1: error: parameter `float \* x .*` has no address"):
+    with pytest.raises(
+        ShaderError, match=r"f.metal:1: error: parameter `float \* x .*` has no address"
+    ):
         cubin("kernel void f(float* x [[buffer(0)]]) {}", "f.metal")
 
 

@@ -1,4 +1,4 @@
-"""The launch of cubins, over a CUDA driver that has no GPU: what is copied, launched and reported."""
+"""The launch of cubins over a CUDA driver without a GPU: what is copied, launched and reported."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def launch(driver: Path, body: str, **env: str) -> tuple[dict[str, object], list[str]]:
-    """Runs statements in a process of their own; what they answer, and what the driver was asked."""
+    """Runs statements in their own process; what they answer, and what the driver was asked."""
     log = driver / "log.txt"
     log.write_text("")
     folders = [ROOT, *(ROOT / name for name in ("metal", "tests", "tests/mslsim"))]
@@ -139,7 +139,11 @@ def test_further_runs_are_timed(driver: Path) -> None:
             "",
             "dimension 1 of the grid must be at most 65535 threadgroups; got 65536",
         ),
-        ("launcher.use('no_kernel')", "", "Unable to load kernel no_kernel: library encoder has no"),
+        (
+            "launcher.use('no_kernel')",
+            "",
+            "Unable to load kernel no_kernel: library encoder has no",
+        ),
     ],
 )
 def test_errors_name_the_kernel(driver: Path, body: str, fails: str, message: str) -> None:

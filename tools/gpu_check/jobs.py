@@ -1,4 +1,4 @@
-"""Processes with a time limit each: pytest, alone or under compute-sanitizer, and what came of it."""
+"""Processes with a time limit each: pytest, alone or under compute-sanitizer, and their results."""
 
 import os
 import re

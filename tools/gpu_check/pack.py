@@ -1,4 +1,4 @@
-"""Writes the pack: what the machine with the GPU lacks, and the cubins, so that it compiles nothing."""
+"""Writes the pack: what the machine with the GPU lacks, and cubins, so that it compiles nothing."""
 
 import json
 import os
@@ -54,7 +54,6 @@ def write_cubins(cubins: Path, bugs: Path) -> dict[str, list[str]]:
     sys.path[:0] = [str(ROOT / "metal"), str(ROOT / "tests")]
     from cuda_kernels import families, family_source
     from embed_metal import flatten
-
     from mslsim.cuda import cubin, kernels_in, packed_name
 
     cubins.mkdir()
@@ -96,5 +95,3 @@ def output(*command: str) -> str:
 def now() -> str:
     """The time, in UTC."""
     return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime())
-
-
