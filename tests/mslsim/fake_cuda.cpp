@@ -108,6 +108,9 @@ int cuLaunchKernel(
       line, sizeof(line), "launch %s (%u, %u, %u) (%u, %u, %u) %u",
       kernel->name.c_str(), x, y, z, tx, ty, tz, shared_bytes);
   log(line);
+  if (buffers[1] == 0) {
+    return kFound;
+  }
   auto found = allocations().upper_bound(buffers[1]);
   --found;
   std::memset(

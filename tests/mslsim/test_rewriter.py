@@ -50,8 +50,8 @@ def test_functions_that_differ_in_address_spaces_become_one() -> None:
 def test_threadgroup_variables_refer_to_shared_memory() -> None:
     assert body_of("void f() { threadgroup float a[4][2], b; threadgroup float* p = a; }") == (
         "void f() { typedef float __msl_tgt0[ 4 ] [ 2 ]; "
-        "__msl_tgt0& a = ::metal::_msl::tgvar<__msl_tgt0>(0u); "
-        "typedef float __msl_tgt1; __msl_tgt1& b = ::metal::_msl::tgvar<__msl_tgt1>(1u); "
+        "__msl_tgt0& a = ::metal::_msl::tgvar<__msl_tgt0, 0u>(); "
+        "typedef float __msl_tgt1; __msl_tgt1& b = ::metal::_msl::tgvar<__msl_tgt1, 1u>(); "
         "float* p = a; }"
     )
 
@@ -72,7 +72,7 @@ def test_kernels_are_known_by_their_host_names() -> None:
     )
     rewritten = rewrite(text)
     assert rewritten.kernels == ("plain", "named", "g_int")
-    assert 'MSL_REGISTER(2, "g_int", n::__msl_p_g, 0, ":5", &n :: g < int >)' in rewritten.text
+    assert 'MSL_REGISTER(2, g_int, "g_int", n::__msl_p_g, 0, ":5", &n :: g < int >)' in rewritten.text
     assert "MSL_REGISTER" not in rewrite(text, only=[]).text
 
 

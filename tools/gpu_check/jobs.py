@@ -137,9 +137,9 @@ def read_results(outcome: Outcome, printed: Path, log: Path, launched: Path) -> 
 def distinct_findings(text: str) -> list[str]:
     """The kinds of findings in a log of compute-sanitizer, each with its place."""
     heads = list(FINDING.finditer(text))
-    ends = [head.start() for head in heads[1:]] + [len(text)]
     found = []
-    for head, end in zip(heads, ends, strict=True):
+    for i, head in enumerate(heads):
+        end = heads[i + 1].start() if i + 1 < len(heads) else len(text)
         places = PLACE.findall(text[head.start() : end])
         kind = re.sub(r"0x[0-9a-f]+|\b\d+ hazards?", "...", head[1])[:120]
         found.append(f"{kind} at {places[0]}" if places else kind)

@@ -8,13 +8,16 @@ import sys
 import tarfile
 import time
 import zipfile
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+from mslsim.cuda import cubin, kernels_in, packed_name
 from tools.gpu_check.bugs import BUGS, ROOT
 
 # What the kernels' tests import, but NumPy, which is there.
 WHEELS = (
-    *("mlx==0.32.4", "mlx-cpu==0.32.4", "gguf", "xxhash", "tqdm", "pyyaml"),
+    *("mlx==0.32.4", "mlx-cpu==0.32.4", "gguf", "xxhash", "tqdm", "pyyaml", "tokenizers"),
     *("pytest", "pluggy", "iniconfig", "packaging", "pygments"),
     *("hypothesis", "sortedcontainers", "attrs"),
 )
@@ -52,20 +55,18 @@ def unpack_wheels(site: Path) -> None:
 def write_cubins(cubins: Path, bugs: Path) -> dict[str, list[str]]:
     """The cubin of each family, and of each broken one; the kernels in each."""
     sys.path[:0] = [str(ROOT / "metal"), str(ROOT / "tests")]
-    from cuda_kernels import families, family_source
-    from embed_metal import flatten
-    from mslsim.cuda import cubin, kernels_in, packed_name
-
+    kernels: Any = import_module("cuda_kernels")
+    flatten = import_module("embed_metal").flatten
     cubins.mkdir()
     names = {}
 
     def write(family: str, text: str | None = None) -> list[str]:
-        source, name = family_source(family, text), f"{family}.metal"
+        source, name = kernels.family_source(family, text), f"{family}.metal"
         made = cubin(source, name)
         shutil.copyfile(made, cubins / packed_name(source, name))
         return kernels_in(made)
 
-    for family in families():
+    for family in kernels.families():
         names[family] = write(family)
         print(f"{family}: {len(names[family])} kernels", flush=True)
     for bug in BUGS:

@@ -64,7 +64,11 @@ def build(
         }
         for what, outcome in bugs
     }
-    clean = all(map(is_clean, tools.values())) and all(b["found"] for b in planted.values())
+    clean = (
+        not facts["not_collected"]
+        and all(map(is_clean, tools.values()))
+        and all(b["found"] for b in planted.values())
+    )
     return {
         **{key: value for key, value in facts.items() if key != "kernels"},
         "kernels": len(kernels),
@@ -93,6 +97,7 @@ def as_text(report: dict[str, Any]) -> str:
         lines += [f"{tool}: {finding}" for finding in counts["distinct_findings"]]
         if counts["kernels_not_run"]:
             lines.append(f"{tool} did not run: {' '.join(counts['kernels_not_run'])}")
+    lines += [f"not collected: {problem}" for problem in report["not_collected"]]
     for what, bug in report["planted_bugs"].items():
         verdict = "found" if bug["found"] else f"NOT FOUND ({bug['status']})"
         lines.append(f"planted bug, {what}: {verdict} by {bug['tool']}")

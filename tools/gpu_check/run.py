@@ -18,6 +18,7 @@ from tools.gpu_check.report import as_text, build, write
 
 FOLDERS = ("tests/kernels", "tests/metal", "tests/cache")
 COLLECTING_S = 60
+COLLECT = ("--collect-only", "-q", "--continue-on-collection-errors")
 # Beside a small case of every kernel, these hold long computations of few kernels.
 CHECKED = "cuda and not realistic"
 
@@ -35,14 +36,16 @@ def run(pack: Path, out: Path, seconds: int, workers: int | None) -> None:
         facts = json.loads((there / "pack.json").read_text())
         facts |= {"date": now(), "gpu": gpu(), "sanitizer": sanitizer_version()}
         env = environment(there)
-        jobs = [*make_jobs(TESTS, "cuda", env), *bug_jobs(there)]
+        tests, problems = collect("cuda", env)
+        checked, _ = collect(CHECKED, env)
+        jobs = [*make_jobs(TESTS, tests), *bug_jobs(there)]
         for tool in TOOLS:
-            jobs += make_jobs(tool, CHECKED, env)
+            jobs += make_jobs(tool, checked)
         n_workers = workers or max(1, (os.cpu_count() or 1) - 2)
         with ThreadPoolExecutor(n_workers) as pool:
             work = partial(execute, logs=logs, deadline=start + seconds, env=env)
             outcomes = list(pool.map(work, jobs, range(len(jobs))))
-    facts["wall_s"] = round(time.monotonic() - start)
+    facts |= {"not_collected": problems, "wall_s": round(time.monotonic() - start)}
     whole = [outcome for outcome in outcomes if not outcome.job.options]
     planted = [outcome for outcome in outcomes if outcome.job.options]
     report = build(facts, whole, list(zip((bug.what for bug in BUGS), planted, strict=True)))
@@ -65,9 +68,8 @@ def environment(there: Path) -> dict[str, str]:
     }
 
 
-def make_jobs(tool: str, marks: str, env: dict[str, str]) -> list[Job]:
-    """The tests that bear the marks, dealt to as many processes as there are cores."""
-    tests = collect(marks, env)
+def make_jobs(tool: str, tests: list[str]) -> list[Job]:
+    """The tests, dealt to as many processes as there are cores."""
     n = min(os.cpu_count() or 1, len(tests))
     return [Job(f"{tool}-{i}", tool, tests[i::n]) for i in range(n)]
 
@@ -85,10 +87,10 @@ def bug_jobs(there: Path) -> list[Job]:
     ]
 
 
-def collect(marks: str, env: dict[str, str]) -> list[str]:
-    """Node ids of the tests that bear the marks."""
+def collect(marks: str, env: dict[str, str]) -> tuple[list[str], list[str]]:
+    """Node ids of the tests that bear the marks, and files that could not be read."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", marks, *FOLDERS],
+        [sys.executable, "-m", "pytest", *COLLECT, "-m", marks, *FOLDERS],
         cwd=ROOT,
         env={**os.environ, **env},
         capture_output=True,
@@ -96,10 +98,11 @@ def collect(marks: str, env: dict[str, str]) -> list[str]:
         timeout=COLLECTING_S,
         check=False,
     )
-    tests = [line for line in done.stdout.splitlines() if "::" in line]
-    if done.returncode or not tests:
+    lines = done.stdout.splitlines()
+    tests = [line for line in lines if line.startswith("tests/") and "::" in line]
+    if not tests:
         sys.exit(f"no tests were collected\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
-    return tests
+    return tests, [line for line in lines if line.startswith("ERROR ")]
 
 
 def gpu() -> str:
