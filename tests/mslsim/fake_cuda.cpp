@@ -45,7 +45,8 @@ char* find(Cubin& cubin, const std::string& name, size_t* n_bytes) {
       continue;
     }
     const char* strings = file + sections[sections[i].sh_link].sh_offset;
-    const auto* symbols = reinterpret_cast<const Elf64_Sym*>(file + sections[i].sh_offset);
+    const auto* symbols =
+        reinterpret_cast<const Elf64_Sym*>(file + sections[i].sh_offset);
     for (size_t s = 0; s < sections[i].sh_size / sizeof(Elf64_Sym); ++s) {
       if (name == strings + symbols[s].st_name && symbols[s].st_shndx != SHN_UNDEF) {
         *n_bytes = symbols[s].st_size;
@@ -99,14 +100,30 @@ int cuFuncSetAttribute(Kernel*, int attribute, int value) {
 
 int cuLaunchKernel(
     Kernel* kernel,
-    unsigned x, unsigned y, unsigned z,
-    unsigned tx, unsigned ty, unsigned tz,
-    unsigned shared_bytes, void*, void** arguments, void**) {
+    unsigned x,
+    unsigned y,
+    unsigned z,
+    unsigned tx,
+    unsigned ty,
+    unsigned tz,
+    unsigned shared_bytes,
+    void*,
+    void** arguments,
+    void**) {
   const auto* buffers = static_cast<const Address*>(arguments[0]);
   char line[256];
   std::snprintf(
-      line, sizeof(line), "launch %s (%u, %u, %u) (%u, %u, %u) %u",
-      kernel->name.c_str(), x, y, z, tx, ty, tz, shared_bytes);
+      line,
+      sizeof(line),
+      "launch %s (%u, %u, %u) (%u, %u, %u) %u",
+      kernel->name.c_str(),
+      x,
+      y,
+      z,
+      tx,
+      ty,
+      tz,
+      shared_bytes);
   log(line);
   if (buffers[1] == 0) {
     return kFound;
@@ -152,7 +169,9 @@ int cuMemsetD8_v2(Address at, unsigned char value, size_t n_bytes) {
 
 int cuEventCreate(void** event, unsigned) { return *event = event, kFound; }
 int cuEventRecord(void*, void*) { return kFound; }
-int cuEventElapsedTime(float* milliseconds, void*, void*) { return *milliseconds = 6, kFound; }
+int cuEventElapsedTime(float* milliseconds, void*, void*) {
+  return *milliseconds = 6, kFound;
+}
 
 int cuGetErrorName(int error, const char** name) {
   *name = error == kOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_LAUNCH_FAILED";

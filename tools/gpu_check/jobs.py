@@ -55,7 +55,7 @@ class Outcome:
 
     Attributes:
         job: The job.
-        status: "done", "timeout", "not run" or "no summary".
+        status: "done", "timeout", "not run", "no summary" of the sanitizer, or "not started: ...".
         results: Tests by pytest's word for how they ended.
         n_findings: Of the sanitizer.
         findings: Distinct ones, each with its first place in the shaders.
@@ -99,14 +99,18 @@ def execute(job: Job, number: int, logs: Path, deadline: float, env: dict[str, s
     if job.tool == "initcheck":
         env["MSLSIM_CUDA_UNFILLED"] = "1"  # outputs are not filled with NaN before a launch
     with printed.open("w") as out:
-        process = subprocess.Popen(
-            command(job, log, number),
-            cwd=ROOT,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env=env,
-            start_new_session=True,
-        )
+        try:
+            process = subprocess.Popen(
+                command(job, log, number),
+                cwd=ROOT,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,
+            )
+        except OSError as error:
+            outcome.status = f"not started: {error}"
+            return outcome
         try:
             process.wait(deadline - start)
             outcome.status = "done"

@@ -8,7 +8,9 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -29,10 +31,7 @@ def run(pack: Path, out: Path, seconds: int, workers: int | None) -> None:
     logs = out / "logs"
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)
-    with tempfile.TemporaryDirectory() as folder:
-        there = Path(folder)
-        with tarfile.open(pack) as tar:
-            tar.extractall(there, filter="data")
+    with unpacked(pack) as there:
         facts = json.loads((there / "pack.json").read_text())
         facts |= {"date": now(), "gpu": gpu(), "sanitizer": sanitizer_version()}
         env = environment(there)
@@ -54,6 +53,25 @@ def run(pack: Path, out: Path, seconds: int, workers: int | None) -> None:
     sys.exit(not report["clean"])
 
 
+def bench(pack: Path, out: Path) -> None:
+    """Times the kernels of a pack; exits as the benchmark does."""
+    with unpacked(pack) as there:
+        command = [sys.executable, str(ROOT / "benchmarks/gpu/bench_gpu_kernels.py")]
+        done = subprocess.run(
+            [*command, "--json", str(out)], env={**os.environ, **environment(there)}, check=False
+        )
+    sys.exit(done.returncode)
+
+
+@contextmanager
+def unpacked(pack: Path) -> Iterator[Path]:
+    """A folder with what the pack holds, while it is needed."""
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(pack) as tar:
+            tar.extractall(folder, filter="data")
+        yield Path(folder)
+
+
 def environment(there: Path) -> dict[str, str]:
     """What the tests need in their environment."""
     return {
@@ -69,9 +87,13 @@ def environment(there: Path) -> dict[str, str]:
 
 
 def make_jobs(tool: str, tests: list[str]) -> list[Job]:
-    """The tests, dealt to as many processes as there are cores."""
-    n = min(os.cpu_count() or 1, len(tests))
-    return [Job(f"{tool}-{i}", tool, tests[i::n]) for i in range(n)]
+    """The tests in some more processes than there are cores, so that none is left alone at the end.
+
+    Neighbours stay together: they need the same cubin.
+    """
+    size = -(-len(tests) // (3 * (os.cpu_count() or 1) // 2))
+    parts = [tests[at : at + size] for at in range(0, len(tests), size)]
+    return [Job(f"{tool}-{i}", tool, part) for i, part in enumerate(parts)]
 
 
 def bug_jobs(there: Path) -> list[Job]:
