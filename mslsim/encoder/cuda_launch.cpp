@@ -119,34 +119,35 @@ class DeviceBuffer {
         n_bytes_(launch.buffer_bytes[index]),
         flags_(launch.buffer_flags[index]),
         what_(kernel + ": buffer " + std::to_string(index)) {
-    const Driver& cuda = driver();
     const size_t begin = static_cast<size_t>(flags_) / MSL_BEGIN;
     check(
-        cuda.cuMemAlloc_v2(&base_, std::max<size_t>(begin + n_bytes_, 1)),
+        cuda_.cuMemAlloc_v2(&base_, std::max<size_t>(begin + n_bytes_, 1)),
         what_ + " of " + std::to_string(n_bytes_) + " bytes");
     at_ = base_ + begin;
     if (n_bytes_ == 0) {
       return;
     }
     if ((flags_ & MSL_FRESH) == 0) {
-      check(cuda.cuMemcpyHtoD_v2(at_, data_, n_bytes_), what_);
+      check(cuda_.cuMemcpyHtoD_v2(at_, data_, n_bytes_), what_);
     } else if (std::getenv("MSLSIM_CUDA_UNFILLED") == nullptr) {
-      check(cuda.cuMemsetD8_v2(at_, kNan, n_bytes_), what_);
+      check(cuda_.cuMemsetD8_v2(at_, kNan, n_bytes_), what_);
     }
   }
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
-  ~DeviceBuffer() { driver().cuMemFree_v2(base_); }
+  // A failed kernel takes the context with it: there is nothing left to free then.
+  ~DeviceBuffer() { cuda_.cuMemFree_v2(base_); }
 
   Address address() const { return at_; }
 
   void copy_back() const {
     if ((flags_ & MSL_READ_ONLY) == 0 && n_bytes_ > 0) {
-      check(driver().cuMemcpyDtoH_v2(data_, at_, n_bytes_), what_);
+      check(cuda_.cuMemcpyDtoH_v2(data_, at_, n_bytes_), what_);
     }
   }
 
  private:
+  const Driver& cuda_ = driver();
   void* data_;
   size_t n_bytes_;
   int flags_;
