@@ -152,6 +152,30 @@ def test_errors_name_the_kernel(driver: Path, body: str, fails: str, message: st
     assert not asked or "left" not in asked[-1] or asked[-1] == "free, 0 left"
 
 
+@pytest.mark.parametrize("required", ["", "1"])
+def test_cuda_can_be_required(driver: Path, required: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--collect-only",
+        "tests/kernels/test_route.py",
+    ]
+    env = {"LD_LIBRARY_PATH": str(driver), "FAKE_CUDA_FAILS": "cuInit"}
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider"],
+        cwd=ROOT,
+        env={**os.environ, **env, "DSV4_REQUIRE_CUDA": required},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == (pytest.ExitCode.USAGE_ERROR if required else 0)
+    refused = "no kernel can run on an NVIDIA GPU here: cuInit: CUDA_ERROR_LAUNCH_FAILED"
+    assert (refused in done.stderr) == bool(required)
+
+
 def test_a_machine_whose_driver_fails_has_no_such_executor(driver: Path) -> None:
     body = (
         "from executors import EXECUTORS, cuda_problem; "

@@ -25,6 +25,7 @@ OPTIONS = {
     # Buffers are copied whole, also where a kernel writes a part.
     "initcheck": ("--check-api-memory-access", "no"),
 }
+MOST_S = 240  # of one process: a kernel that hangs must not take a core to the end
 FIRST_PORT, PORTS = 49152, 16  # of a process under compute-sanitizer
 RESULT = re.compile(r" (PASSED|FAILED|ERROR|SKIPPED)\b")
 SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
@@ -112,7 +113,7 @@ def execute(job: Job, number: int, logs: Path, deadline: float, env: dict[str, s
             outcome.status = f"not started: {error}"
             return outcome
         try:
-            process.wait(deadline - start)
+            process.wait(min(deadline - start, MOST_S))
             outcome.status = "done"
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)

@@ -77,6 +77,7 @@ def environment(there: Path) -> dict[str, str]:
     return {
         "PYTHONPATH": str(there / "site"),
         "PYTHONUNBUFFERED": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # plugins of that machine
         "PYTHONDONTWRITEBYTECODE": "1",
         "MSLSIM_CUBINS": str(there / "cubins"),
         "DSV4_REQUIRE_CUDA": "1",
