@@ -29,7 +29,11 @@ MOST_S = 240  # of one process: a kernel that hangs must not take a core to the 
 FIRST_PORT, PORTS = 49152, 16  # of a process under compute-sanitizer
 RESULT = re.compile(r" (PASSED|FAILED|ERROR|SKIPPED)\b")
 SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
-FINDING = re.compile(r"^=========\s+((?:Invalid|Error|Warning|Uninitialized|Barrier|Race).*)", re.M)
+FINDING = re.compile(
+    r"^=========\s+(?!\w+ SUMMARY)"
+    r"((?:Invalid|Error|Warning|Uninitialized|Barrier|Potential|Program hit).*)",
+    re.MULTILINE | re.IGNORECASE,
+)
 PLACE = re.compile(r"\b([\w.]+\.(?:metal|h):\d+)")
 
 
