@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from mslsim.cuda import cubin
 from mslsim.library import Library
 from mslsim.report import source_lines
 from mslsim.runtime import runtime
@@ -44,7 +45,9 @@ class Executor:
 
 @cache
 def compile_source(name: str, source: str, mode: str) -> str:
-    """Compiles the source of a shader library; the path of the shared object."""
+    """Compiles the source of a shader library; the path of the shared object or of the cubin."""
+    if mode == "cuda":
+        return str(cubin(source, f"{name}.metal"))
     return str(Library(source=source, name=f"{name}.metal", mode=mode).shared_object)
 
 

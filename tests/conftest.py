@@ -1,7 +1,8 @@
 """Fixtures that every test may use."""
 
+import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import mlx.core as mx
@@ -13,6 +14,7 @@ from executors import (
     NEEDS_SIMULATOR,
     ORDERS,
     SIMULATORS,
+    cuda_problem,
     order_of,
     running_on,
     use_shaders_of,
@@ -24,8 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--metal-sources",
         type=Path,
-        help="folder of the .metal files that the simulator compiles, instead of those in the "
-        "extension",
+        help="folder of the .metal files that are compiled for the simulator and for CUDA, instead "
+        "of those in the extension",
     )
 
 
@@ -37,6 +39,10 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             "the Metal simulator is not built: `make tools` builds it, or reinstall with "
             "--config-settings=cmake.define.DSV4_SIMULATOR=ON"
+        )
+    if os.environ.get("DSV4_REQUIRE_CUDA") and (problem := cuda_problem()):
+        raise pytest.UsageError(
+            f"DSV4_REQUIRE_CUDA is set, but no kernel can run on an NVIDIA GPU here: {problem}"
         )
     if config.option.metal_sources is not None:
         folder: Path = config.option.metal_sources
@@ -76,18 +82,18 @@ def needs_simulator(item: pytest.Item) -> bool:
     )
 
 
+def marked(names: Iterable[str]) -> list[object]:
+    """Executors as parameters; those on a real GPU have a marker of their name."""
+    marks = {"metal": [pytest.mark.metal], "cuda": [pytest.mark.cuda]}
+    return [pytest.param(name, marks=marks.get(name, [])) for name in names]
+
+
 def executor_params() -> list[object]:
-    return [
-        pytest.param(name, marks=pytest.mark.metal) if name == "metal" else name
-        for name in EXECUTORS
-    ]
+    return marked(EXECUTORS)
 
 
 def gpu_params() -> list[object]:
-    names = (*SIMULATORS, "metal") if HAS_SIMULATOR else ("metal",)
-    return [
-        pytest.param(name, marks=pytest.mark.metal) if name == "metal" else name for name in names
-    ]
+    return marked([*(name for name in (*SIMULATORS, "cuda") if name in EXECUTORS), "metal"])
 
 
 @pytest.fixture(params=executor_params())

@@ -2,9 +2,10 @@
 
 ``scalar``, ``avx2``, ... are the CPU kernels of one instruction set. ``sim`` runs the Metal
 kernels on the simulator in its fast mode, ``sim-check`` with every check that it has and with
-line coverage; ``metal`` runs them on the GPU of this machine.
+line coverage; ``cuda`` runs them on an NVIDIA GPU, ``metal`` on the GPU of a Mac.
 """
 
+import os
 import platform
 import sys
 import zlib
@@ -19,18 +20,32 @@ from typing import Any
 
 import mlx.core as mx
 
+from cuda_kernels import family_cubin, split_library
 from embed_metal import flatten
 from mlx_dsv4 import _ext, ops
 
 ORDERS = ("forward", "reverse", "random")
 SIMULATORS = ("sim", "sim-check")
-SHADERS = Path(__file__).parents[1] / "metal"
+ROOT = Path(__file__).parents[1]
+SHADERS = ROOT / "metal"
 HAS_SIMULATOR = find_spec("mlx_dsv4._sim") is not None
 # Its threads switch stacks in x86-64 assembly.
 NEEDS_SIMULATOR = sys.platform == "linux" and platform.machine() == "x86_64"
+# How an executor's shaders are compiled by what stands in for MLX's Metal backend.
+MODES = {"sim": "fast", "sim-check": "cov", "cuda": "cuda"}
+
+
+def cuda_problem() -> str:
+    """Why kernels cannot run on an NVIDIA GPU here; empty where they can."""
+    if not HAS_SIMULATOR:
+        return "the simulator, which launches them, is not built"
+    return str(import_module("mlx_dsv4._sim").cuda_unavailable())
+
+
 EXECUTORS = (
     *_ext.available_isas(),
     *(SIMULATORS if HAS_SIMULATOR else ()),
+    *(("cuda",) if not cuda_problem() else ()),
     *(("metal",) if mx.metal.is_available() else ()),
 )
 
@@ -42,10 +57,42 @@ class SimulatedExtension:
         from mslsim.executor import Executor
 
         self.controls: Any = import_module("mlx_dsv4._sim")
+        self.shaders: Path | None = None
+        self.libraries: set[str] = set()  # names of those that were asked for
         self._kernels = Executor(self.controls)
+        self.controls.set_compiler(self._compile)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._kernels if hasattr(self.controls, name) else _ext, name)
+
+    def _compile(self, name: str, source: str, mode: str) -> str:
+        from mslsim.executor import compile_source
+
+        self.libraries.add(name)
+        family, text, instantiation = split_library(source)
+        if not family:
+            path: str = compile_source(name, source, mode)
+        else:
+            if self.shaders is not None:
+                text = flatten(self.shaders / f"{family}.metal")
+            if mode == "cuda":
+                path = str(family_cubin(family, text))
+                note_launched(kernel_of(name))
+            else:
+                path = compile_source(name, text + instantiation, mode)
+        return path
+
+
+def kernel_of(library: str) -> str:
+    """The kernel that a library was asked for; its name ends with a hash of the source."""
+    return library.removeprefix("mlx_dsv4_").rpartition("_")[0]
+
+
+def note_launched(kernel: str) -> None:
+    """Adds a kernel to the file that DSV4_LAUNCHED names, for reports of runs."""
+    if listed := os.environ.get("DSV4_LAUNCHED"):
+        with Path(listed).open("a") as file:
+            file.write(f"{kernel}\n")
 
 
 @cache
@@ -74,9 +121,9 @@ def running_on(executor: str, *, order: str = "forward", seed: int = 0) -> Itera
         yield
         return
     mx.set_default_device(mx.cpu)
-    if executor in SIMULATORS:
+    if executor in MODES:
         simulated, modules = simulated_extension(), op_modules()
-        simulated.controls.set_mode("cov" if executor == "sim-check" else "fast")
+        simulated.controls.set_mode(MODES[executor])
         simulated.controls.set_order(order)
         simulated.controls.set_seed(seed)
         simulated.controls.reset_encoders()
@@ -106,15 +153,5 @@ def order_of(test: str, executor: str) -> tuple[str, int]:
 
 
 def use_shaders_of(folder: Path) -> None:
-    """The simulator compiles the shaders of a folder instead of those inside the extension."""
-    from mslsim.executor import compile_source
-
-    def compile_from_folder(name: str, source: str, mode: str) -> str:
-        family = source.split('"', 2)[1].removesuffix(".metal")  # of the first #line
-        marker = '#line 1 "instantiation"\n'
-        instantiation = source.rpartition(marker)[2]
-        text = flatten(folder / f"{family}.metal") + marker + instantiation
-        path: str = compile_source(name, text, mode)
-        return path
-
-    simulated_extension().controls.set_compiler(compile_from_folder)
+    """The shaders of a folder are compiled instead of those inside the extension."""
+    simulated_extension().shaders = folder

@@ -5,6 +5,7 @@
 
 #include "bind.h"
 #include "control.h"
+#include "cuda_driver.h"
 #include "encoder_bindings.h"
 #include "families.h"
 #include "mlx/array.h"
@@ -37,8 +38,8 @@ void set_order(const std::string& order) {
 }
 
 void set_mode(const std::string& mode) {
-  if (mode != "fast" && mode != "check" && mode != "cov") {
-    throw nb::value_error("mode must be 'fast', 'check' or 'cov'");
+  if (mode != "fast" && mode != "check" && mode != "cov" && mode != "cuda") {
+    throw nb::value_error("mode must be 'fast', 'check', 'cov' or 'cuda'");
   }
   control().mode = mode;
 }
@@ -80,6 +81,7 @@ nb::dict as_dict(const LaunchRecord& launch) {
   fields["threadgroup"] = launch.threadgroup;
   fields["grid_is_threads"] = launch.grid_is_threads;
   fields["bindings"] = bindings;
+  fields["gpu_us"] = launch.gpu_us;
   return fields;
 }
 
@@ -99,6 +101,8 @@ void bind_simulator(nb::module_& m) {
   m.def("set_seed", [](uint32_t seed) { control().seed = seed; }, "seed"_a);
   m.def(
       "set_timeout", [](double seconds) { control().timeout_s = seconds; }, "seconds"_a);
+  m.def("set_repeats", [](int n) { control().repeats = n; }, "n"_a);
+  m.def("cuda_unavailable", &cuda::unavailable);
   m.def("set_workers", [](int n) { control().workers = n; }, "n"_a);
   m.def("set_compiler", &set_python_compiler, "compile"_a.none());
   m.def("set_symbolizer", &set_python_symbolizer, "symbolize"_a.none());

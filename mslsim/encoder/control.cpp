@@ -29,6 +29,8 @@ const std::vector<LaunchRecord>& launches() { return the_launches; }
 
 void record_launch(LaunchRecord record) { the_launches.push_back(std::move(record)); }
 
+void record_time(double gpu_us) { the_launches.back().gpu_us = gpu_us; }
+
 void clear_launches() { the_launches.clear(); }
 
 }  // namespace mslsim

@@ -12,14 +12,16 @@ enum class Order { kForward, kReverse, kRandom };
 
 struct Control {
   // "fast": guard pages, divergence and deadlock; "check": races, bounds, uninitialised reads as
-  // well; "cov": check and line coverage.
+  // well; "cov": check and line coverage; "cuda": cubins, on an NVIDIA GPU.
   std::string mode = "fast";
   Order order = Order::kForward;
   uint32_t seed = 0;
   double timeout_s = 60;
   int workers = 2;
+  int repeats = 0;  // further runs of each launch on an NVIDIA GPU, which are timed
 
-  bool checks() const { return mode != "fast"; }
+  bool checks() const { return mode == "check" || mode == "cov"; }
+  bool on_cuda() const { return mode == "cuda"; }
 };
 
 Control& control();
@@ -48,11 +50,13 @@ struct LaunchRecord {
   std::vector<uint64_t> threadgroup;
   bool grid_is_threads;
   std::vector<BoundArgument> bindings;
+  double gpu_us = 0;  // of one run, where Control::repeats asks for it
 };
 
 // Every dispatch since clear_launches(), in order, whatever its outcome.
 const std::vector<LaunchRecord>& launches();
 void record_launch(LaunchRecord record);
+void record_time(double gpu_us);  // of the last launch
 void clear_launches();
 
 // Forgets what was bound and which memory was read and written, on every stream.

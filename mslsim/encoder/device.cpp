@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "control.h"
+#include "cuda_launch.h"
 #include "mlx/backend/metal/utils.h"
 #include "pipelines.h"
 
@@ -34,12 +35,33 @@ const std::string& Pipelines::compiled(const std::string& mode) {
 
 const msl_kernel* Pipelines::kernel(
     const std::string& name, const Constants& constants, const std::string& mode) {
+  if (mode == "cuda") {
+    return cuda_kernel(name, constants);
+  }
   const msl_library* library = open(compiled(mode), constants);
   for (int i = 0; i < msl_kernel_count(library); ++i) {
     if (msl_kernel_at(library, i)->name == name) {
       return msl_kernel_at(library, i);
     }
   }
+  fail_to_load(name);
+}
+
+const msl_kernel* Pipelines::cuda_kernel(
+    const std::string& name, const Constants& constants) {
+  if (!constants.empty()) {
+    throw std::runtime_error(
+        "[cuda] " + name + " is given " + std::to_string(constants.size()) +
+        " function constants; a cubin has none");
+  }
+  const auto* kernel = cuda::kernel(compiled("cuda"), name);
+  if (kernel == nullptr) {
+    fail_to_load(name);
+  }
+  return kernel;
+}
+
+void Pipelines::fail_to_load(const std::string& name) const {
   throw std::runtime_error(
       "[metal::Device] Unable to load kernel " + name + ": library " + name_ +
       " has no function of that name");

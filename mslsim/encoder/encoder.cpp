@@ -1,4 +1,5 @@
-// CommandEncoder of the shim: checks what Metal's validation layer would, then runs the kernel.
+// CommandEncoder of the shim: checks what Metal's validation layer would, then runs the kernel,
+// on the simulator or on an NVIDIA GPU.
 #include <algorithm>
 #include <mutex>
 #include <set>
@@ -7,6 +8,7 @@
 #include <utility>
 
 #include "control.h"
+#include "cuda_launch.h"
 #include "hazards.h"
 #include "mlx/backend/metal/device.h"
 #include "pipelines.h"
@@ -283,6 +285,11 @@ void CommandEncoder::run(const msl_kernel& kernel, const Grid& grid) {
   launch.check = control.checks();
   launch.workers = control.workers;
   launch.timeout_s = control.timeout_s;
+  if (control.on_cuda()) {
+    const auto& cubin = kernel_->library().pipelines().compiled(control.mode);
+    mslsim::record_time(mslsim::cuda::dispatch(cubin, launch, control.repeats));
+    return;
+  }
   msl_dispatch(&launch);
   const std::string found =
       report(kernel_->library().pipelines().compiled(control.mode), launch.findings);

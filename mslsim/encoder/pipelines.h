@@ -17,7 +17,7 @@ class Pipelines {
 
   Pipelines(std::string name, std::string source);
 
-  // Path of the shared object for a mode; compiles it on first use.
+  // Path of the shared object, or of the cubin, for a mode; compiles it on first use.
   const std::string& compiled(const std::string& mode);
 
   // The kernel of that name with these constants, for a mode.
@@ -25,6 +25,8 @@ class Pipelines {
       const std::string& name, const Constants& constants, const std::string& mode);
 
  private:
+  const msl_kernel* cuda_kernel(const std::string& name, const Constants& constants);
+  [[noreturn]] void fail_to_load(const std::string& name) const;
   const msl_library* open(const std::string& path, const Constants& constants);
 
   std::string name_;

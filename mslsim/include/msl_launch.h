@@ -29,8 +29,8 @@ T fc(int index, const char* name, const T* address) {
 }
 
 // The memory of a threadgroup variable; `site` tells the variables of a library apart.
-template <class T>
-MSL_INLINE T& tgvar(uint site) {
+template <class T, uint site>
+MSL_INLINE T& tgvar() {
   return *(T*)__msl_tgvar(site, sizeof(T), alignof(T));
 }
 
@@ -166,7 +166,7 @@ struct Registration {
 }  // namespace _msl
 }  // namespace metal
 
-#define MSL_REGISTER(id, name, params, max_threads, where, ...)               \
+#define MSL_REGISTER(id, symbol, name, params, max_threads, where, ...)       \
   static ::metal::_msl::Registration __msl_registration_##id(                 \
       name,                                                                   \
       &::metal::_msl::Entry<decltype(__VA_ARGS__), __VA_ARGS__, params>::run, \

@@ -2,6 +2,10 @@
 // no header of the C or C++ library is in it, so that none of their names reaches a shader.
 #pragma once
 
+#ifdef __CUDA__
+#include "msl_cuda_launch.h"
+#else
 #include "msl_launch.h"
+#endif
 #include "msl_limits.h"
 #include "msl_simdgroup_matrix.h"

@@ -15,35 +15,16 @@ struct LaneOperands {
   float a[2], b[2], c[2];
 };
 
-// D = A B + C in float, the products added in order of k to C; hardware may add otherwise.
-MSL_UNCHECKED inline void multiply_accumulate(
-    const unsigned char* slots, msl_u32 active, unsigned char* out, void*) {
-  float a[8][8], b[8][8], d[8][8];
-  if (active != 0xffffffffu) {
-    __msl_note("simdgroup-matrix", "matrix operation with inactive lanes");
-  }
-  for (uint lane = 0; lane < kLanes; lane++) {
-    const auto mine = slot<LaneOperands>(slots, lane);
-    const uint row = row_of(lane), column = column_of(lane);
-    for (uint i = 0; i < 2; i++) {
-      a[row][column + i] = mine.a[i];
-      b[row][column + i] = mine.b[i];
-      d[row][column + i] = mine.c[i];
-    }
-  }
-  for (int i = 0; i < 8; i++) {
-    for (int k = 0; k < 8; k++) {
-      for (int j = 0; j < 8; j++) {
-        d[i][j] += a[i][k] * b[k][j];
-      }
-    }
-  }
-  for (uint lane = 0; lane < kLanes; lane++) {
-    __builtin_memcpy(out + lane * kSlotBytes, &d[row_of(lane)][column_of(lane)], 8);
-  }
-}
-
 }  // namespace _msl
+}  // namespace metal
+
+#ifdef __CUDA__
+#include "msl_cuda_matrix_product.h"
+#else
+#include "msl_matrix_product.h"
+#endif
+
+namespace metal {
 
 template <class T, int Columns = 8, int Rows = 8>
 struct simdgroup_matrix {
@@ -121,18 +102,12 @@ MSL_INLINE void simdgroup_multiply_accumulate(
     const simdgroup_matrix<A>& a,
     const simdgroup_matrix<B>& b,
     const simdgroup_matrix<C>& c) {
-  msl_thread* thread = __msl_cur;
   const _msl::LaneOperands mine{
       {float(a.elements.s[0]), float(a.elements.s[1])},
       {float(b.elements.s[0]), float(b.elements.s[1])},
       {float(c.elements.s[0]), float(c.elements.s[1])}};
   float sums[2];
-  __builtin_memcpy(
-      sums,
-      __msl_collective(
-          thread, &mine, sizeof(mine), 32, &_msl::multiply_accumulate, nullptr) +
-          thread->lane * _msl::kSlotBytes,
-      sizeof(sums));
+  _msl::multiply_accumulate(mine, sums);
   d.elements.s[0] = D(sums[0]);
   d.elements.s[1] = D(sums[1]);
 }

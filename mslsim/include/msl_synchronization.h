@@ -1,7 +1,13 @@
 // Barriers, memory orders and atomics.
 #pragma once
 
+#ifdef __CUDA__
+#include "msl_cuda.h"
+#define MSL_ATOMIC_ORDER __ATOMIC_RELAXED
+#else
 #include "msl_abi.h"
+#define MSL_ATOMIC_ORDER __ATOMIC_SEQ_CST
+#endif
 #include "msl_type_traits.h"
 
 namespace metal {
@@ -69,18 +75,18 @@ template <class T>
 MSL_INLINE T atomic_load_explicit(const volatile atomic<T>* a, memory_order) {
   __msl_spin();
   T value;
-  __atomic_load(_msl::address(a), &value, __ATOMIC_SEQ_CST);
+  __atomic_load(_msl::address(a), &value, MSL_ATOMIC_ORDER);
   return value;
 }
 template <class T, class U>
 MSL_INLINE void atomic_store_explicit(volatile atomic<T>* a, U stored, memory_order) {
   T value = stored;
-  __atomic_store(_msl::address(a), &value, __ATOMIC_SEQ_CST);
+  __atomic_store(_msl::address(a), &value, MSL_ATOMIC_ORDER);
 }
 template <class T, class U>
 MSL_INLINE T atomic_exchange_explicit(volatile atomic<T>* a, U stored, memory_order) {
   T value = stored, before;
-  __atomic_exchange(_msl::address(a), &value, &before, __ATOMIC_SEQ_CST);
+  __atomic_exchange(_msl::address(a), &value, &before, MSL_ATOMIC_ORDER);
   return before;
 }
 template <class T, class U>
@@ -94,8 +100,8 @@ MSL_INLINE bool atomic_compare_exchange_weak_explicit(
       &before,
       _msl::same_bits<B>(T(desired)),
       false,
-      __ATOMIC_SEQ_CST,
-      __ATOMIC_SEQ_CST);
+      MSL_ATOMIC_ORDER,
+      MSL_ATOMIC_ORDER);
   *expected = _msl::same_bits<T>(before);
   return exchanged;
 }
@@ -107,12 +113,12 @@ MSL_INLINE bool atomic_compare_exchange_weak_explicit(
     using B = _msl::bits_of<T>;                                         \
     B* const p = (B*)_msl::address(a);                                  \
     const T y = operand;                                                \
-    B before = __atomic_load_n(p, __ATOMIC_SEQ_CST), after;             \
+    B before = __atomic_load_n(p, MSL_ATOMIC_ORDER), after;             \
     do {                                                                \
       const T x = _msl::same_bits<T>(before);                           \
       after = _msl::same_bits<B>(T(VALUE));                             \
     } while (!__atomic_compare_exchange_n(                              \
-        p, &before, after, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)); \
+        p, &before, after, false, MSL_ATOMIC_ORDER, MSL_ATOMIC_ORDER)); \
     return _msl::same_bits<T>(before);                                  \
   }
 MSL_FETCH(add, x + y)

@@ -1,7 +1,13 @@
 // Scalar types of MSL. They are global, as in MSL.
 #pragma once
 
-#define MSL_INLINE inline __attribute__((always_inline))
+// On a GPU, what the library does in a shader has the line of the shader that asked for it.
+#ifdef __CUDA__
+#define MSL_NO_LINES __attribute__((nodebug))
+#else
+#define MSL_NO_LINES
+#endif
+#define MSL_INLINE inline __attribute__((always_inline)) MSL_NO_LINES
 
 typedef signed char int8_t;
 typedef unsigned char uint8_t;
@@ -43,46 +49,50 @@ struct bfloat {
   unsigned short bits;
 
   bfloat() = default;
-  constexpr explicit bfloat(float value) : bits(nearest_even(value)) {}
-  constexpr explicit bfloat(half value) : bits(nearest_even(float(value))) {}
+  MSL_NO_LINES constexpr explicit bfloat(float value) : bits(nearest_even(value)) {}
+  MSL_NO_LINES constexpr explicit bfloat(half value) : bits(nearest_even(float(value))) {}
   template <class I, class = decltype(metal::_msl::integers_only((I*)0))>
-  constexpr bfloat(I value) : bits(nearest_even(float(value))) {}
-  constexpr operator float() const {
+  MSL_NO_LINES constexpr bfloat(I value) : bits(nearest_even(float(value))) {}
+  MSL_NO_LINES constexpr operator float() const {
     return __builtin_bit_cast(float, unsigned(bits) << 16);
   }
 
-  constexpr bfloat operator-() const { return bfloat(-float(*this)); }
-  constexpr bfloat operator+() const { return *this; }
-  bfloat& operator++() { return *this = bfloat(float(*this) + 1.0f); }
+  MSL_NO_LINES constexpr bfloat operator-() const { return bfloat(-float(*this)); }
+  MSL_NO_LINES constexpr bfloat operator+() const { return *this; }
+  MSL_NO_LINES bfloat& operator++() { return *this = bfloat(float(*this) + 1.0f); }
 
 #define MSL_ARITHMETIC(op)                                                \
-  friend constexpr bfloat operator op(bfloat a, bfloat b) {               \
+  MSL_NO_LINES friend constexpr bfloat operator op(bfloat a, bfloat b) {  \
     return bfloat(float(a) op float(b));                                  \
   }                                                                       \
   template <class I, class = decltype(metal::_msl::integers_only((I*)0))> \
-  friend constexpr bfloat operator op(bfloat a, I b) {                    \
+  MSL_NO_LINES friend constexpr bfloat operator op(bfloat a, I b) {       \
     return bfloat(float(a) op float(bfloat(b)));                          \
   }                                                                       \
   template <class I, class = decltype(metal::_msl::integers_only((I*)0))> \
-  friend constexpr bfloat operator op(I a, bfloat b) {                    \
+  MSL_NO_LINES friend constexpr bfloat operator op(I a, bfloat b) {       \
     return bfloat(float(bfloat(a)) op float(b));                          \
   }                                                                       \
-  bfloat& operator op## = (float b) { return *this = bfloat(float(*this) op b); }
+  MSL_NO_LINES bfloat& operator op## = (float b) {                        \
+    return *this = bfloat(float(*this) op b);                             \
+  }
   MSL_ARITHMETIC(+)
   MSL_ARITHMETIC(-)
   MSL_ARITHMETIC(*)
   MSL_ARITHMETIC(/)
 #undef MSL_ARITHMETIC
 
-#define MSL_COMPARISON(op)                                                               \
-  friend constexpr bool operator op(bfloat a, bfloat b) { return float(a) op float(b); } \
-  template <class I, class = decltype(metal::_msl::integers_only((I*)0))>                \
-  friend constexpr bool operator op(bfloat a, I b) {                                     \
-    return float(a) op float(b);                                                         \
-  }                                                                                      \
-  template <class I, class = decltype(metal::_msl::integers_only((I*)0))>                \
-  friend constexpr bool operator op(I a, bfloat b) {                                     \
-    return float(a) op float(b);                                                         \
+#define MSL_COMPARISON(op)                                                \
+  MSL_NO_LINES friend constexpr bool operator op(bfloat a, bfloat b) {    \
+    return float(a) op float(b);                                          \
+  }                                                                       \
+  template <class I, class = decltype(metal::_msl::integers_only((I*)0))> \
+  MSL_NO_LINES friend constexpr bool operator op(bfloat a, I b) {         \
+    return float(a) op float(b);                                          \
+  }                                                                       \
+  template <class I, class = decltype(metal::_msl::integers_only((I*)0))> \
+  MSL_NO_LINES friend constexpr bool operator op(I a, bfloat b) {         \
+    return float(a) op float(b);                                          \
   }
   MSL_COMPARISON(<)
   MSL_COMPARISON(>)
@@ -93,7 +103,7 @@ struct bfloat {
 #undef MSL_COMPARISON
 
  private:
-  static constexpr unsigned short nearest_even(float value) {
+  MSL_NO_LINES static constexpr unsigned short nearest_even(float value) {
     const unsigned u = __builtin_bit_cast(unsigned, value);
     if ((u & 0x7fffffffu) > 0x7f800000u) {
       return (unsigned short)((u >> 16) | 0x40);  // a quiet NaN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -62,7 +63,8 @@ class Kernel:
         parameters: In order.
         table: Name of the binding table.
         template_arguments: How many it takes, at least and at most; None if it is no template.
-        max_threads: Constant expression for the threads of a threadgroup; "0" where not limited.
+        max_threads: Constant expression for the threads of a threadgroup; "0" where not limited, or
+            where the limit depends on template arguments.
         where: file:line.
     """
 
@@ -102,10 +104,10 @@ class Kernel:
 
     def registration(self, identifier: int, host_name: str, scope: str, function: str) -> str:
         """Announces one function under its host name when the library is loaded."""
-        max_threads = "0" if self.template_arguments else self.max_threads
+        symbol = re.sub(r"\W", "_", host_name)
         return (
-            f' MSL_REGISTER({identifier}, "{host_name}", {scope}{self.table}, {max_threads}, '
-            f'"{self.where}", &{function})'
+            f' MSL_REGISTER({identifier}, {symbol}, "{host_name}", {scope}{self.table}, '
+            f'{self.max_threads}, "{self.where}", &{function})'
         )
 
 
@@ -127,6 +129,8 @@ def read_kernel(source: Source, declaration: Declaration, overload: int) -> Kern
         if source[begin] == "max_total_threads_per_threadgroup":
             max_threads = source.text(begin + 2, end - 1)
     template = declaration.template
+    if template and uses(source, template, max_threads):
+        max_threads = "0"
     return Kernel(
         name=name,
         parameters=read_parameters(source, open_),
@@ -141,6 +145,12 @@ def arity(source: Source, template: list[tuple[int, int]]) -> tuple[int, int]:
     """The least and the most arguments of template parameters."""
     required = sum("=" not in source.words(*parameter) for parameter in template)
     return required, len(template)
+
+
+def uses(source: Source, template: list[tuple[int, int]], expression: str) -> bool:
+    """Whether an expression names a parameter of a template."""
+    words = {word for begin, end in template for word in source.words(begin, end)}
+    return not words.isdisjoint(re.findall(r"[A-Za-z_]\w*", expression))
 
 
 def read_parameters(source: Source, open_: int) -> list[Parameter]:

@@ -77,7 +77,7 @@ def rewrite_declaration(
         text += (
             f"typedef {specifiers} {type_name}{source.text(variable + 1, dims_end)}; "
             f"{type_name}& {source[variable]} = "
-            f"::metal::_msl::tgvar<{type_name}>({identifier}u); "
+            f"::metal::_msl::tgvar<{type_name}, {identifier}u>(); "
         )
     source.erase(first, end + 1)
     source.replace(first, text)

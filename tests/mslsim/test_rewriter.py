@@ -50,8 +50,8 @@ def test_functions_that_differ_in_address_spaces_become_one() -> None:
 def test_threadgroup_variables_refer_to_shared_memory() -> None:
     assert body_of("void f() { threadgroup float a[4][2], b; threadgroup float* p = a; }") == (
         "void f() { typedef float __msl_tgt0[ 4 ] [ 2 ]; "
-        "__msl_tgt0& a = ::metal::_msl::tgvar<__msl_tgt0>(0u); "
-        "typedef float __msl_tgt1; __msl_tgt1& b = ::metal::_msl::tgvar<__msl_tgt1>(1u); "
+        "__msl_tgt0& a = ::metal::_msl::tgvar<__msl_tgt0, 0u>(); "
+        "typedef float __msl_tgt1; __msl_tgt1& b = ::metal::_msl::tgvar<__msl_tgt1, 1u>(); "
         "float* p = a; }"
     )
 
@@ -72,8 +72,24 @@ def test_kernels_are_known_by_their_host_names() -> None:
     )
     rewritten = rewrite(text)
     assert rewritten.kernels == ("plain", "named", "g_int")
-    assert 'MSL_REGISTER(2, "g_int", n::__msl_p_g, 0, ":5", &n :: g < int >)' in rewritten.text
+    assert (
+        'MSL_REGISTER(2, g_int, "g_int", n::__msl_p_g, 0, ":5", &n :: g < int >)' in rewritten.text
+    )
     assert "MSL_REGISTER" not in rewrite(text, only=[]).text
+
+
+@pytest.mark.parametrize(
+    ("limit", "known"),
+    [("96", "96"), ("kThreads / 2", "kThreads / 2"), ("N", "0"), ("2 * N", "0")],
+)
+def test_a_template_limits_its_threads_unless_its_arguments_do(limit: str, known: str) -> None:
+    text = (
+        f"template <int N>\n[[kernel, max_total_threads_per_threadgroup({limit})]] "
+        "void f(device int* a [[buffer(0)]]) {}\n"
+        'template [[host_name("f.1")]] [[kernel]] decltype(f<1>) f<1>;\n'
+    )
+    registered = f'MSL_REGISTER(0, f_1, "f.1", __msl_p_f, {known}, ":2", &f < 1 >)'
+    assert registered in rewrite(text).text
 
 
 @pytest.mark.parametrize(
