@@ -52,8 +52,7 @@ class Entry:
         name: Of the engine in the table, and for ``--engines``.
         module: Of this folder.
         packages: Distributions that must be installed; the first has the version to show.
-        variant: See :class:`Setting`.
-        note: What differs by design, for the table.
+        variant: As :class:`Setting` has it.
     """
 
     name: str
@@ -64,9 +63,10 @@ class Entry:
     def version(self) -> str | None:
         """Of the first package; None if one is not installed."""
         try:
-            return [version(package) for package in self.packages][0]
+            versions = [version(package) for package in self.packages]
         except PackageNotFoundError:
             return None
+        return versions[0]
 
     @property
     def install(self) -> str:
