@@ -51,7 +51,8 @@ def main() -> None:
                 samples.append(time.perf_counter() - start)
             assert len(opened.tensors) == 1328
             merges = opened.metadata["tokenizer.ggml.merges"]
-            assert isinstance(merges, Sequence) and len(merges) == N_MERGES
+            assert isinstance(merges, Sequence)
+            assert len(merges) == N_MERGES
     median = statistics.median(samples)
     print(f"gguf_header  {V4_FLASH.vocab} tokens  {header_bytes} bytes  {median:.3f} s")
     record = {"kernel": "gguf_header", "case": f"vocab{V4_FLASH.vocab}", "bytes": header_bytes}

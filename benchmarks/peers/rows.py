@@ -49,7 +49,7 @@ class Row:
         peak_bytes: The largest ru_maxrss of its processes.
         tokens: :data:`SAME` or :data:`OTHER` than ours; None where ours is missing.
         agreement: With the reference.
-        repeats: Processes that were measured.
+        measurements: Of the repeats.
         missing: Why there are no figures; empty where there are.
     """
 
@@ -61,14 +61,22 @@ class Row:
     peak_bytes: int | None = None
     tokens: str | None = None
     agreement: Agreement | None = None
-    repeats: int = 0
+    measurements: tuple[Measurement, ...] = ()
     missing: str = ""
+
+    @property
+    def others_cpus(self) -> float | None:
+        """CPUs that other processes kept busy, the median of the repeats; None if unknown."""
+        known = [m.others_cpus for m in self.measurements if m.others_cpus is not None]
+        return statistics.median(known) if known else None
 
     def record(self) -> dict[str, Any]:
         """For a JSON line."""
         fields = asdict(self)
         agreement = fields.pop("agreement") or {"top1": None, "worst": None, "typical": None}
+        repeats = fields.pop("measurements")
         return fields | {
+            **{key: [m[key] for m in repeats] for key in ("prefill_s", "decode_s", "others_cpus")},
             "top1_share": agreement["top1"],
             "max_logit_difference": agreement["worst"],
             "typical_logit_difference": agreement["typical"],
@@ -102,7 +110,7 @@ def measured_row(
         peak_bytes=max(m.peak_bytes for m in measurements),
         tokens=None if ours is None else SAME if tokens == list(ours) else OTHER,
         agreement=agreement,
-        repeats=len(measurements),
+        measurements=tuple(measurements),
     )
 
 

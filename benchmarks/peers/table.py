@@ -4,7 +4,16 @@ from collections.abc import Sequence
 
 from benchmarks.peers.rows import Ratio, Row
 
-HEADER = ("engine", "version", "context", "prefill t/s", "decode t/s", "peak MiB", "tokens")
+HEADER = (
+    "engine",
+    "version",
+    "context",
+    "prefill t/s",
+    "decode t/s",
+    "peak MiB",
+    "others",
+    "tokens",
+)
 COMPARED = ("top-1", "max |Δlogit|", "typical")
 
 
@@ -33,6 +42,7 @@ def cells(row: Row) -> tuple[str, ...]:
         f"{row.prefill_tps:.1f}",
         f"{row.decode_tps:.1f}",
         f"{row.peak_bytes / 2**20:.0f}",
+        "-" if row.others_cpus is None else f"{row.others_cpus:.1f}",
         row.tokens or "-",
         f"{row.agreement.top1:.0%}",
         f"{row.agreement.worst:.1e}",

@@ -55,18 +55,22 @@ class Measurement:
         decode_s: Seconds of all decoded tokens, from logits to logits.
         peak_bytes: Of the process.
         tokens: The likeliest token at each step.
+        others_cpus: How many CPUs other processes kept busy meanwhile; None where the system does
+            not tell.
     """
 
     prefill_s: float
     decode_s: float
     peak_bytes: int
     tokens: list[int]
+    others_cpus: float | None
 
 
 def measure(engine: Engine, task: Task) -> tuple[Measurement, NDArray[np.float32]]:
     """Time a prompt and the tokens after it; the logits ``[decoded, V]`` that chose them."""
     engine.prefill(task.ids[:WARM_UP_TOKENS])
     engine.step(task.ids[0])
+    others = others_cpu_s()
     begun = time.perf_counter()
     logits = engine.prefill(task.ids)
     read = time.perf_counter()
@@ -76,9 +80,23 @@ def measure(engine: Engine, task: Task) -> tuple[Measurement, NDArray[np.float32
         token = int(logits.argmax()) if task.forced is None else task.forced[i]
         logits = engine.step(token)
     decoded = time.perf_counter()
+    busy = None if others is None else ((others_cpu_s() or 0) - others) / (decoded - begun)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT
     tokens = [int(row.argmax()) for row in rows]
-    return Measurement(read - begun, decoded - read, peak, tokens), np.stack(rows)
+    return Measurement(read - begun, decoded - read, peak, tokens, busy), np.stack(rows)
+
+
+def others_cpu_s() -> float | None:
+    """CPU seconds that all other processes have used since the system started; on Linux."""
+    counts = Path("/proc/stat")
+    if not counts.exists():
+        return None
+    user, nice, system, _, _, interrupt, soft, steal = map(
+        int, counts.read_text().split("\n", 1)[0].split()[1:9]
+    )
+    own = sum(os.times()[:2])
+    ticks = user + nice + system + interrupt + soft + steal
+    return ticks / os.sysconf("SC_CLK_TCK") - own
 
 
 def keep_to(threads: int) -> None:
