@@ -53,6 +53,7 @@ def main(
     model: Annotated[Path, typer.Option(help="The default is made once.")] = DEFAULT_MODEL,
     decoded: Annotated[int, typer.Option(min=1, help="Tokens to decode after a prompt.")] = 32,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of each engine; medians.")] = 3,
+    attempts: Annotated[int, typer.Option(min=1, help="At one turn that is disturbed.")] = 3,
     threads: Annotated[int, typer.Option(min=1, help="Of each engine.")] = 2,
     timeout: Annotated[float, typer.Option(help="Most seconds of one process.")] = 1800.0,
     json_lines: Annotated[Path | None, typer.Option("--json", help="File to write.")] = None,
@@ -66,7 +67,9 @@ def main(
     typer.echo(f"{subject}\n{platform.platform()}, {threads} threads")
     typer.echo(f"the machine reads {limits['read_gb_s']} GB/s, {limits['gflop_s']} GFLOP/s")
 
-    plan = Plan(model, subject.vocab, entries, lengths, decoded, repeats, threads, timeout)
+    plan = Plan(
+        model, subject.vocab, entries, lengths, decoded, repeats, attempts, threads, timeout
+    )
     shared = {"decoded": decoded, "threads": threads, **limits, **asdict(subject)}
     out = JsonLines(json_lines)
     rows: list[Row] = []

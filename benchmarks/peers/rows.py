@@ -12,6 +12,8 @@ from benchmarks.peers.engines import OURS
 from benchmarks.peers.worker import Measurement
 
 SAME, OTHER = "same tokens", "other tokens"
+# Threads that wait for each other by spinning lose far more than the share that others take.
+QUIET_CPUS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ class Ratio:
         ratio: Above 1 where ours is faster.
         peer: The best one's name.
         peer_tokens: Its mark.
+        disturbed: Whether other work ran beside one of the two.
     """
 
     context: int
@@ -131,6 +134,7 @@ class Ratio:
     ratio: float
     peer: str
     peer_tokens: str | None
+    disturbed: bool = False
 
 
 def ratios(rows: Sequence[Row]) -> list[Ratio]:
@@ -144,11 +148,17 @@ def ratios(rows: Sequence[Row]) -> list[Ratio]:
             continue
         for what in ("prefill", "decode"):
             best = max(peers, key=lambda row: rate(row, what))
-            ratio = rate(ours[0], what) / rate(best, what)
-            found.append(Ratio(context, what, round(ratio, 2), best.engine, best.tokens))
+            ratio = round(rate(ours[0], what) / rate(best, what), 2)
+            any_disturbed = disturbed(ours[0].others_cpus) or disturbed(best.others_cpus)
+            found.append(Ratio(context, what, ratio, best.engine, best.tokens, any_disturbed))
     return found
 
 
 def rate(row: Row, what: str) -> float:
     """Tokens per second; 0 where there is none."""
     return (row.prefill_tps if what == "prefill" else row.decode_tps) or 0.0
+
+
+def disturbed(others_cpus: float | None) -> bool:
+    """Whether other processes took enough of the machine to matter."""
+    return others_cpus is not None and others_cpus > QUIET_CPUS

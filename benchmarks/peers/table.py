@@ -51,9 +51,13 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def ratio_lines(ratios: Sequence[Ratio]) -> str:
-    """One line for each; the mark of the best peer where it computes something else."""
+    """One line for each, with what is to be known of the best peer and of the measurement."""
     return "\n".join(
-        f"{ratio.what:<7} @ {ratio.context:<6} {ratio.ratio:5.2f} x {ratio.peer}"
-        + (f" ({ratio.peer_tokens})" if ratio.peer_tokens else "")
+        f"{ratio.what:<7} @ {ratio.context:<6} {ratio.ratio:5.2f} x {ratio.peer}{remarks(ratio)}"
         for ratio in ratios
     )
+
+
+def remarks(ratio: Ratio) -> str:
+    found = [ratio.peer_tokens or "", "disturbed" if ratio.disturbed else ""]
+    return f" ({', '.join(filter(None, found))})" if any(found) else ""

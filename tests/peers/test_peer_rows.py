@@ -15,7 +15,7 @@ EXACT = Agreement(1.0, 0.0, 0.0)
 
 
 def row(engine: str, prefill: float, decode: float, context: int = 128, **more: object) -> Row:
-    once = Measurement(context / prefill, 2 / decode, 2**20, [5, 6], others_cpus=0.25)
+    once = Measurement(context / prefill, 2 / decode, 2**20, [5, 6], others_cpus=0.08)
     figures = Row(engine, "1.0", context, prefill, decode, 2**20, SAME, EXACT, (once,))
     return replace(figures, **more)
 
@@ -63,6 +63,17 @@ def test_ratios_take_the_best_peer_of_each_kind_and_context() -> None:
     ]
 
 
+@pytest.mark.parametrize("engine", [OURS, "a"])
+def test_a_ratio_says_whether_either_was_disturbed(engine: str) -> None:
+    busy = (Measurement(1.0, 1.0, 1, [5], others_cpus=1.0),)
+    rows = [row(OURS, 300, 60), row("a", 200, 15)]
+    assert not any(ratio.disturbed for ratio in ratios(rows))
+    rows = [replace(r, measurements=busy) if r.engine == engine else r for r in rows]
+    found = ratios(rows)
+    assert [ratio.disturbed for ratio in found] == [True, True]
+    assert ratio_lines(found).count("(same tokens, disturbed)") == 2
+
+
 def test_there_is_no_ratio_without_a_peer() -> None:
     assert ratios([row(OURS, 1, 1), Row("c", None, 128, missing="failed")]) == []
 
@@ -77,8 +88,8 @@ def test_the_table_has_a_line_for_every_row_and_says_why_figures_are_missing() -
     ]
     header, ours, llama, flyweight = table(rows).splitlines()
     assert header.split()[:3] == ["engine", "version", "context"]
-    assert ours.split()[:9] == [OURS, "1.0", "128", "598.4", "132.8", "1", "0.2", "same", "tokens"]
-    assert llama.split()[3:7] == ["190.1", "53.8", "647", "0.2"]
+    assert ours.split()[:9] == [OURS, "1.0", "128", "598.4", "132.8", "1", "0.1", "same", "tokens"]
+    assert llama.split()[3:7] == ["190.1", "53.8", "647", "0.1"]
     assert llama.split()[7:] == [*OTHER.split(), "94%", "1.5e+00", "2.5e-01"]
     assert flyweight.split(maxsplit=3) == ["flyweight-llm", "-", "128", reason]
     assert len(header) == len(ours) == len(llama)
