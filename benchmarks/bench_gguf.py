@@ -9,6 +9,7 @@ import math
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,9 @@ def main() -> None:
             with GGUFFile(path) as opened:
                 samples.append(time.perf_counter() - start)
             assert len(opened.tensors) == 1328
-            assert len(opened.metadata["tokenizer.ggml.merges"]) == N_MERGES
+            merges = opened.metadata["tokenizer.ggml.merges"]
+            assert isinstance(merges, Sequence)
+            assert len(merges) == N_MERGES
     median = statistics.median(samples)
     print(f"gguf_header  {V4_FLASH.vocab} tokens  {header_bytes} bytes  {median:.3f} s")
     record = {"kernel": "gguf_header", "case": f"vocab{V4_FLASH.vocab}", "bytes": header_bytes}

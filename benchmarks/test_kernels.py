@@ -30,7 +30,8 @@ class Numbered(list[float]):
 
 def run_family(family: str, timed: Callable[[int, Call], None]) -> list[tuple[str, int]]:
     """Prepare every case of a family; what each is called, and its place."""
-    module, cases = import_module(f"mlx_dsv4.bench.{family}"), []
+    module: Any = import_module(f"mlx_dsv4.bench.{family}")
+    cases: list[tuple[str, int]] = []
     places = iter(range(1000))
 
     def time_us(call: Call, **_: object) -> Numbered:
