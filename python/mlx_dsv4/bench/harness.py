@@ -6,20 +6,25 @@ both measured in this process.
 """
 
 import json
+import math
 import platform
 import statistics
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import TextIO
 
-import mlx.core as mx
-
 from mlx_dsv4 import ops
+from mlx_dsv4.bench.machine import Probe, device_name, eval_us, machine_words
 from mlx_dsv4.bench.machine import ceilings as machine_ceilings
-from mlx_dsv4.bench.machine import device_name, eval_us, gflop_s, machine_words, read_gb_s
 
 # Times that an op's own overhead rules are given in empty ops as well.
 FEW_EVALS = 10
+
+
+def nearer(gb_s: float, rate: float, probe: Probe, median: float) -> dict[str, float]:
+    """The share of the nearer ceiling, and the time in empty ops."""
+    share = max(gb_s / probe.read_gb_s, rate / (probe.gflop_s or math.inf))
+    return {"ceiling_share": round(share, 4), "evals": round(median / eval_us(), 2)}
 
 
 class Report:
@@ -33,6 +38,7 @@ class Report:
     def __init__(self, json_lines: TextIO | None = None, *, subject: str = "kernel") -> None:
         self._json_lines = json_lines
         self._subject = subject
+        self._before: Probe | None = None
 
     def __call__(
         self,
@@ -54,15 +60,17 @@ class Report:
             samples: Microseconds per call.
             n_bytes: Bytes one call must read and write at least, or move.
             n_flops: Floating-point operations of one call (a multiply-add is two).
-            ceilings: GB/s that the same run measured, by what they limit; the read bandwidth if
-                None.
+            ceilings: GB/s that the same run measured, by what they limit; None measures the
+                machine's before and after, and the higher counts.
             memory: Bytes of memory that the call took, by their kind.
             figures: More, by their keys in the JSON line.
         """
-        limits = {"read": read_gb_s()} if ceilings is None else ceilings
         median = statistics.median(samples)
         gb_s, rate = n_bytes / median / 1e3, n_flops / median / 1e3
-        peak = gflop_s() if n_flops and mx.default_device() == mx.cpu else None
+        probe = None if ceilings is not None else self._probe()
+        limits = ceilings if probe is None else {"read": probe.read_gb_s}
+        assert limits is not None
+        peak = probe.gflop_s if probe and n_flops else None
         shares = ", ".join(f"{gb_s / limit:5.0%} of {kind}" for kind, limit in limits.items())
         line = f"{name:<20} {case:<28} {median:10.1f} us"
         if n_bytes:
@@ -83,18 +91,18 @@ class Report:
             "us_min": round(min(samples), 2),
             "bytes": n_bytes,
             "flops": n_flops,
-            **({} if ceilings is not None else self._nearer(gb_s, rate, peak, median)),
+            **({} if probe is None else nearer(gb_s, rate, probe, median)),
             **({"peak_gflop_s": round(peak, 1)} if peak else {}),
             **{f"{kind}_gb_s": round(limit, 2) for kind, limit in limits.items()},
             **{f"{kind}_bytes": amount for kind, amount in (memory or {}).items()},
         }
         self._write(line, name, case, record)
 
-    @staticmethod
-    def _nearer(gb_s: float, rate: float, peak: float | None, median: float) -> dict[str, float]:
-        """The share of the nearer ceiling, and the time in empty ops."""
-        share = max(gb_s / read_gb_s(), rate / peak if peak else 0.0)
-        return {"ceiling_share": round(share, 4), "evals": round(median / eval_us(), 2)}
+    def _probe(self) -> Probe:
+        """The ceilings around what has just been measured."""
+        after = Probe.take()
+        before, self._before = self._before or after, after
+        return before.higher(after)
 
     def machine(self) -> None:
         """Report the machine's ceilings."""

@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from mlx_dsv4 import ops
 from mlx_dsv4.bench.ceilings import Copies
 
 ROUNDS = 2**20
+PROBES = 3
 # More than any cache holds.
 READ_BYTES, COPIED_BYTES = 512 << 20, 256 << 20
 
@@ -41,18 +43,21 @@ def rotated_us(
 
 
 @cache
-def read_gb_s() -> float:
-    """Read bandwidth in GB/s of the device that the kernels run on."""
-    if mx.default_device() == mx.gpu:  # MLX's own maximum
-        array = mx.ones(READ_BYTES // 2)
-        mx.eval(array)
-        return array.nbytes / min(time_us(array.max)) / 1e3
-    words = mx.ones(READ_BYTES // 4, dtype=mx.uint32)
+def _words() -> mx.array:
+    on_gpu = mx.default_device() == mx.gpu
+    words = mx.ones(READ_BYTES // (2 if on_gpu else 4), dtype=mx.uint32)
     mx.eval(words)
-    return words.nbytes / min(time_us(lambda: ops.read_all(words))) / 1e3
+    return words
 
 
-@cache
+def read_gb_s(repeats: int = 20) -> float:
+    """Read bandwidth in GB/s of the device that the kernels run on: the best of some reads."""
+    words = _words()
+    # On a GPU MLX's own maximum.
+    read = words.max if mx.default_device() == mx.gpu else lambda: ops.read_all(words)
+    return words.nbytes / min(time_us(read, repeats=repeats, warmup=1)) / 1e3
+
+
 def copy_gb_s() -> float:
     """Bytes copied from memory to memory, in GB/s of the CPU; each is read and written."""
     copies, source = Copies(), np.ones(COPIED_BYTES, np.uint8)
@@ -61,14 +66,12 @@ def copy_gb_s() -> float:
     return copies.gb_s()["touched_copy"]
 
 
-@cache
-def gflop_s() -> float:
-    """Float32 multiply-adds of the CPU in GFLOP/s: all threads in registers."""
-    samples = time_us(lambda: ops.multiply_adds(ROUNDS))
+def gflop_s(repeats: int = 20) -> float:
+    """Float32 multiply-adds of the CPU in GFLOP/s: all threads in registers; the best of some."""
+    samples = time_us(lambda: ops.multiply_adds(ROUNDS), repeats=repeats, warmup=1)
     return 2 * ops.multiply_adds(1) * ROUNDS / min(samples) / 1e3
 
 
-@cache
 def bfloat16_gflop_s() -> float:
     """The same where one factor is bfloat16, loaded and widened for each multiply-add."""
     samples = time_us(lambda: ops.widened_multiply_adds(ROUNDS))
@@ -88,6 +91,29 @@ def device_name() -> str:
     if mx.default_device() == mx.gpu:
         return str(mx.device_info()["device_name"])
     return "cpu"
+
+
+@dataclass(slots=True)
+class Probe:
+    """The ceilings between measurements: on a shared machine they change from second to second.
+
+    Attributes:
+        read_gb_s: Of now.
+        gflop_s: Of now; None on a GPU.
+    """
+
+    read_gb_s: float
+    gflop_s: float | None
+
+    @classmethod
+    def take(cls) -> "Probe":
+        on_cpu = mx.default_device() == mx.cpu
+        return cls(read_gb_s(PROBES), gflop_s(PROBES) if on_cpu else None)
+
+    def higher(self, other: "Probe") -> "Probe":
+        """What could have been reached between two."""
+        peaks = [peak for peak in (self.gflop_s, other.gflop_s) if peak is not None]
+        return Probe(max(self.read_gb_s, other.read_gb_s), max(peaks, default=None))
 
 
 def ceilings() -> dict[str, float]:
