@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -58,7 +59,7 @@ class SimulatedExtension:
 
         self.controls: Any = import_module("mlx_dsv4._sim")
         self.shaders: Path | None = None
-        self.libraries: set[str] = set()  # names of those that were asked for
+        self.libraries: dict[str, set[str]] = defaultdict(set)  # by mode, those that were asked for
         self._kernels = Executor(self.controls)
         self.controls.set_compiler(self._compile)
 
@@ -68,7 +69,7 @@ class SimulatedExtension:
     def _compile(self, name: str, source: str, mode: str) -> str:
         from mslsim.executor import compile_source
 
-        self.libraries.add(name)
+        self.libraries[mode].add(name)
         family, text, instantiation = split_library(source)
         if not family:
             path: str = compile_source(name, source, mode)

@@ -1,13 +1,18 @@
 """The checks on an NVIDIA GPU, as far as they need none: what is planted, read and reported."""
 
+import json
+import re
 import sys
+import tarfile
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tools.gpu_check.bugs import BUGS, SHADERS
+from tools.gpu_check import run
+from tools.gpu_check.bugs import BUGS, ROOT, SHADERS
+from tools.gpu_check.checkout import digests
 from tools.gpu_check.jobs import (
     TESTS,
     TOOLS,
@@ -149,3 +154,59 @@ def test_a_job_ends_at_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("tools.gpu_check.jobs.command", lambda *_: ["/no/program"])
     missing = execute(Job("job", TESTS, ["a"]), 0, tmp_path, time.monotonic() + 60, {})
     assert missing.status.startswith("not started: ")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with two sources, where nothing may be run."""
+    root = tmp_path / "checkout"
+    for path in ("metal/route.metal", "tests/kernels/test_route.py"):
+        (root / path).parent.mkdir(parents=True)
+        (root / path).write_text(path)
+    monkeypatch.setattr(run, "ROOT", root)
+    monkeypatch.setattr(run, "collect", lambda *_: pytest.fail("tests were collected"))
+    return root
+
+
+def packed(root: Path) -> Path:
+    pack, facts = root.parent / "pack.tar", root.parent / "pack.json"
+    facts.write_text(json.dumps({"commit": "abc", "kernels": {}, "sources": digests(root)}))
+    with tarfile.open(pack, "w") as tar:
+        tar.add(facts, "pack.json")
+    return pack
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("tests/kernels/test_route.py", "another text"),
+        ("tests/kernels/test_window.py", "a test that the pack does not know"),
+        ("metal/route.metal", None),
+    ],
+)
+def test_a_pack_of_other_files_is_refused(checkout: Path, path: str, text: str | None) -> None:
+    pack, out = packed(checkout), checkout.parent / "out"
+    if text is None:
+        (checkout / path).unlink()
+    else:
+        (checkout / path).write_text(text)
+    message = f"it was packed at abc, and 1 files differ: {path}. Run tools/gpu_check.sh pack again"
+    with pytest.raises(SystemExit, match=re.escape(message)):
+        run.run(pack, out, 60, 1)
+    with pytest.raises(SystemExit, match=re.escape(message)):
+        run.bench(pack, out)
+    assert not out.exists()
+
+
+def test_a_pack_of_this_checkout_is_unpacked(checkout: Path) -> None:
+    with run.unpacked(packed(checkout)) as (there, facts):
+        assert json.loads((there / "pack.json").read_text()).items() >= facts.items()
+        assert facts == {"commit": "abc", "kernels": {}}
+
+
+def test_every_source_is_digested() -> None:
+    found = digests(ROOT)
+    assert {"metal/route.metal", "csrc/route_metal.cpp", "pyproject.toml"} <= set(found)
+    assert {"mslsim/include/metal_stdlib", "CMakeLists.txt"} <= set(found)
+    assert {"tests/kernels/test_route.py", "python/mlx_dsv4/ops/route.py"} <= set(found)
+    assert len(set(found.values())) > 0.9 * len(found)

@@ -30,6 +30,12 @@ CASES = [
     Case(2, 70, 16, 37, 4, k=7, window=8, rope_dim=8),  # more heads than a threadgroup has
     Case(16, 70, 16, 37, 4, k=7, window=8, rope_dim=8),
     Case(16, 3, 272, 7, 4, window=8, rope_dim=6),  # half of a simdgroup's dims, half a vector
+    Case(2, 9, 512, 37, 4, k=7, window=8),
+    *(  # the models' dims where one kernel does the whole, and a head is alone in its panel
+        Case(17, 9, dim, 37, 4, k=7, window=8, dtype=dtype)
+        for dim in (512, 192)
+        for dtype in (mx.bfloat16, mx.float32)
+    ),
 ]
 
 

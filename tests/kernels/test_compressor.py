@@ -29,6 +29,7 @@ class Case:
 WIDE, LONG, INDEX = V4_FLASH_SPANS
 SMALL = Spans(ratio=4, c=2, dim=48, rope_dim=16)
 POWER_OF_TWO = Spans(ratio=4, c=2, dim=64, rope_dim=0)
+TINY_MODEL = Spans(ratio=4, c=2, dim=192, rope_dim=64)
 CASES = [
     Case(WIDE, 0, 1),  # no span closes
     Case(WIDE, 3, 1),  # a decode step that closes a span
@@ -120,9 +121,15 @@ def test_fp8_rows_are_the_rounded_float32_rows(spans: Spans, executor: str) -> N
     np.testing.assert_array_equal(stored, round_trip(unrounded, "fp8", spans.rope_dim))
 
 
-@pytest.mark.parametrize("spans", [INDEX, POWER_OF_TWO], ids=str)
+@pytest.mark.parametrize(
+    ("spans", "kind"),
+    [
+        *((spans, kind) for spans in (INDEX, POWER_OF_TWO) for kind in ("fp8", "hadamard_fp4")),
+        (TINY_MODEL, "fp8"),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("kind", ["fp8", "hadamard_fp4"])
 def test_round_trips_match_reference_to_one_code(
     spans: Spans, dtype: str, kind: str, executor: str
 ) -> None:

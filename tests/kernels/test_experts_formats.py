@@ -15,7 +15,7 @@ MIXES: list[Formats] = [
 ]
 
 
-@pytest.mark.parametrize("formats", MIXES, ids="-".join)
+@pytest.mark.parametrize("formats", [*MIXES, ("q4_k",) * 3], ids="-".join)
 @pytest.mark.parametrize("n_tokens", [1, 3, 20])
 def test_matches_reference(n_tokens: int, formats: Formats, executor: str) -> None:
     case = Case(n_tokens, 4, 2, 256, 256, formats)

@@ -149,13 +149,19 @@ def test_each_group_of_rows_multiplies_its_part(n_tokens: int, format: str, exec
     np.testing.assert_allclose(to_numpy(out), expected, atol=1e-3, rtol=0)
 
 
+@pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("n_tokens", [3, 12])
-@pytest.mark.parametrize("k", [96, 45])
-def test_bfloat16_tokens_are_converted_exactly(k: int, n_tokens: int, executor: str) -> None:
+@pytest.mark.parametrize("ragged", [False, True])
+def test_bfloat16_tokens_are_converted_exactly(
+    ragged: bool, n_tokens: int, format: str, executor: str
+) -> None:
+    k = 96 if not ragged else 608 if format in ELEMENTS else 45
     x = mx.array(make_x(n_tokens, k)).astype(mx.bfloat16)
-    weight = mx.array(random_rows((9, k), "f16"))
-    out = ops.matmul(x, weight, format="f16")
-    assert same_bits(out, ops.matmul(x.astype(mx.float32), weight, format="f16"))
+    weight = random_rows((9, k), format)
+    out = ops.matmul(x, mx.array(weight), format=format)
+    assert same_bits(out, ops.matmul(x.astype(mx.float32), mx.array(weight), format=format))
+    error = np.abs(to_numpy(out) - reference.matmul(to_numpy(x), weight, format=format))
+    assert (error <= product_bound(to_numpy(x), reference.dequantize(weight, format))).all()
 
 
 @pytest.mark.parametrize("n_tokens", [3, 10])

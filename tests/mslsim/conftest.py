@@ -8,7 +8,11 @@ import pytest
 from executors import HAS_SIMULATOR
 
 KERNEL_TESTS = Path(__file__).parents[1] / "kernels"
-GATES = {"test_every_line_of_every_shader_runs", "test_every_kernel_that_a_test_runs_has_a_cubin"}
+GATES = {
+    "test_every_line_of_every_shader_runs",
+    "test_every_kernel_that_a_test_runs_has_a_cubin",
+    "test_every_kernel_with_a_cubin_is_checked",
+}
 CHECKED = "sim-check"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from mslsim.cuda import cubin, kernels_in, packed_name
 from tools.gpu_check.bugs import BUGS, ROOT
+from tools.gpu_check.checkout import digests
 
 # What the kernels' tests import, but NumPy, which is there.
 WHEELS = (
@@ -30,9 +31,10 @@ def pack(target: Path) -> None:
     folder = target.parent / "pack"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    sources = digests(ROOT)
     unpack_wheels(folder / "site")
     names = write_cubins(folder / "cubins", folder / "bugs")
-    facts = {"commit": commit(), "packed": now(), "kernels": names}
+    facts = {"commit": commit(), "packed": now(), "kernels": names, "sources": sources}
     (folder / "pack.json").write_text(json.dumps(facts, indent=1))
     with tarfile.open(target, "w:xz") as tar:
         tar.add(folder, ".")

@@ -13,8 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tools.gpu_check.bugs import BUGS, ROOT
+from tools.gpu_check.checkout import digests, problem
 from tools.gpu_check.jobs import SANITIZER, TESTS, TOOLS, Job, execute
 from tools.gpu_check.report import as_text, build, write
 
@@ -28,11 +30,10 @@ CHECKED = "cuda and not realistic"
 def run(pack: Path, out: Path, seconds: int, workers: int | None) -> None:
     """Unpacks, tests, and writes report.json and report.txt; exits with 1 if not all is well."""
     start = time.monotonic()
-    logs = out / "logs"
-    shutil.rmtree(logs, ignore_errors=True)
-    logs.mkdir(parents=True)
-    with unpacked(pack) as there:
-        facts = json.loads((there / "pack.json").read_text())
+    with unpacked(pack) as (there, facts):
+        logs = out / "logs"
+        shutil.rmtree(logs, ignore_errors=True)
+        logs.mkdir(parents=True)
         facts |= {"date": now(), "gpu": gpu(), "sanitizer": sanitizer_version()}
         env = environment(there)
         tests, problems = collect("cuda", env)
@@ -55,7 +56,7 @@ def run(pack: Path, out: Path, seconds: int, workers: int | None) -> None:
 
 def bench(pack: Path, out: Path) -> None:
     """Times the kernels of a pack; exits as the benchmark does."""
-    with unpacked(pack) as there:
+    with unpacked(pack) as (there, _):
         command = [sys.executable, str(ROOT / "benchmarks/gpu/bench_gpu_kernels.py")]
         done = subprocess.run(
             [*command, "--json", str(out)], env={**os.environ, **environment(there)}, check=False
@@ -64,12 +65,19 @@ def bench(pack: Path, out: Path) -> None:
 
 
 @contextmanager
-def unpacked(pack: Path) -> Iterator[Path]:
-    """A folder with what the pack holds, while it is needed."""
+def unpacked(pack: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """A folder with what the pack holds, while it is needed, and the facts about it.
+
+    Exits where the pack and this checkout are of different files.
+    """
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(pack) as tar:
             tar.extractall(folder, filter="data")
-        yield Path(folder)
+        there = Path(folder)
+        facts: dict[str, Any] = json.loads((there / "pack.json").read_text())
+        if wrong := problem(pack, facts["commit"], facts.pop("sources"), digests(ROOT)):
+            sys.exit(wrong)
+        yield there, facts
 
 
 def environment(there: Path) -> dict[str, str]:
