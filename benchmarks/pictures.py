@@ -7,7 +7,7 @@ from typing import Any
 
 import matplotlib
 
-from benchmarks.tables import KERNELS, ROOT, by_case, load
+from benchmarks.tables import KERNELS, ROOT, by_case, load, peer_rows
 
 matplotlib.use("svg")
 from matplotlib import pyplot as plt
@@ -45,7 +45,7 @@ def roofline() -> None:
 
 def rates() -> None:
     """Tokens per second over context, of each engine."""
-    records = [r for r in load("peers") if not r["missing"]]
+    records = [r for r in peer_rows() if not r["missing"]]
     figure, both = plt.subplots(1, 2, figsize=(9, 3.6))
     for axes, key, title in zip(
         both, ("prefill_tps", "decode_tps"), ("prompt", "decoding"), strict=True
