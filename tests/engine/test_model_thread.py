@@ -34,6 +34,28 @@ def test_an_unforeseen_error_reaches_all_who_wait_and_the_engine_goes_on(
     assert "the engine failed" in caplog.text
 
 
+def test_who_comes_while_others_are_told_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    params = Params(max_tokens=2, temperature=0)
+    with Engine.load(tiny_model().path, context=100, slots=1) as engine:
+        good = engine.generate([5, 6, 7], params)
+        put, came = Mailbox.put, []
+
+        def come_and_put(mailbox: Mailbox, item: object) -> None:
+            if isinstance(item, ZeroDivisionError) and not came:
+                monkeypatch.setattr(Scheduler, "_next_calls", next_calls)
+                thread = Thread(target=lambda: came.append(engine.stream([5, 6, 7], params)))
+                thread.start()
+                thread.join(10)
+            put(mailbox, item)
+
+        next_calls = Scheduler._next_calls
+        monkeypatch.setattr(Mailbox, "put", come_and_put)
+        monkeypatch.setattr(Scheduler, "_next_calls", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            engine.generate([5, 6, 7], params)
+        assert came[0].result().tokens == good.tokens
+
+
 def test_a_reader_whose_loop_has_been_closed_is_left_alone() -> None:
     mailbox = Mailbox()
 

@@ -377,11 +377,12 @@ class Scheduler:
             release_scratch(0)
 
     def _end_all(self, error: BaseException) -> None:
-        """Tell everybody who runs or waits."""
+        """Tell everybody who runs or waits; who has heard of it may come back meanwhile."""
+        waiting = self._waiting_now()
         for run in self._runs:
             run.fail(error)
         self._leave()
-        for request in self._waiting_now():
+        for request in waiting:
             self._stop_waiting(request)
             if isinstance(request, Errand):
                 request.cancel(error)
